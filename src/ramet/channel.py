@@ -1,4 +1,7 @@
-"""The seam between text and engine: messages, and the two ways they cross (queues between threads; ZeroMQ between processes)."""
+"""The seam between text and engine: messages, and the two ways they cross.
+
+Queues between two threads of one process, or ZeroMQ between processes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """End requests: those in `rids`, those whose id begins with `prefix`, or all. Idempotent; unknown ids are ignored."""
+    """End requests: those in `rids`, those whose id begins with `prefix`, or all. Unknown ids are ignored."""
 
     rids: list[str] = []
     prefix: str | None = None

@@ -1,4 +1,4 @@
-"""Plain data that travels between the parts: requests, deltas, finish reasons, usage. Imports nothing of ramet's parts."""
+"""Plain data that travels between the parts: requests, deltas, finish reasons, usage. Imports none of the parts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     `ramet.sampling_params.parse` turns a client's mapping into one of these and checks every range; an instance built
     directly is checked when it is submitted.
 
-    Distribution, in this order: penalties and `logit_bias` on the logits, grammar mask, divide by `temperature`, softmax,
-    `top_k`, `top_p`, `min_p` (each keeps a set of the same distribution; the sets are intersected), then one draw from a
-    counter-based generator keyed by (`sampling_seed`, index of the generated token).
+    Distribution, in this order: penalties and `logit_bias` on the logits, grammar mask, divide by `temperature`,
+    softmax, `top_k`, `top_p`, `min_p` (each keeps a set of the same distribution; the sets are intersected), then one
+    draw from a counter-based generator keyed by (`sampling_seed`, index of the generated token).
     """
 
     max_new_tokens: int | None = DEFAULT_MAX_NEW_TOKENS  # None: whatever the context still holds
@@ -87,9 +87,9 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 class TokenDelta(msgspec.Struct, kw_only=True, tag="delta"):
     """What one step added to one request. The last delta, and only it, has `finish`.
 
-    `held_bytes`: that many trailing bytes of all bytes generated so far may turn out to be the start of a stop string and
-    must not be shown yet. `cut_bytes` (with `finish`): that many trailing bytes are not part of the text (a matched stop
-    string and what followed it inside its last token, or just the latter with `no_stop_trim`).
+    `held_bytes`: that many trailing bytes of all bytes generated so far may turn out to be the start of a stop string
+    and must not be shown yet. `cut_bytes` (with `finish`): that many trailing bytes are not part of the text (a matched
+    stop string and what followed it inside its last token, or just the latter with `no_stop_trim`).
     """
 
     rid: str

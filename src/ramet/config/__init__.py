@@ -1,4 +1,4 @@
-"""Configuration: `tree` (what exists), `flags` (how it is written), `resolve` (what was left open), `machine` (facts)."""
+"""Configuration: what exists (`tree`), how it is written (`flags`), what was left open (`resolve`), facts (`machine`)."""
 
 from ramet.config.resolve import Machine, ModelFacts, Resolved, build, layer, resolve
 from ramet.config.tree import (

@@ -105,8 +105,8 @@ def resolve(config: Config, origins: Mapping[str, str], machine: Machine, model:
         decide("context_length", model.context_length, "the model's limit")
     elif values["context_length"] > model.context_length:
         raise ConfigError(
-            f"--context-length {values['context_length']} is more than the {model.context_length} tokens that the model "
-            "was made for; use a smaller value",
+            f"--context-length {values['context_length']} is more than the {model.context_length} tokens that the "
+            "model was made for; use a smaller value",
             field="context_length",
         )
     if values["kv_cache_dtype"] == "auto":
