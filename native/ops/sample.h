@@ -1,0 +1,98 @@
+// Sampling: from a row's logits to its next token, as `ramet/executor/sampling.py` defines it, bit for bit.
+//
+// The executor owns one `RowSampler` per row and calls `Sample` once for each row that draws. Rows share nothing, so they may
+// be split over threads in any way and a row's tokens do not depend on its neighbours. Scratch memory is per thread.
+//
+//   samplers[row].Set(std::move(params));                       // a request takes the row
+//   SampledToken token = samplers[row].Sample(kernels, scratch[worker], logits, vocab_size, mask);
+//   ... token.id, token.logprob; scratch[worker].top: the best tokens; scratch[worker].chosen
+//
+// A row whose logits are scored (`ScoreLogits`) and sampled must be scored first: sampling edits the logits in place.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/sample_kernels.h"
+
+namespace ramet {
+
+constexpr int32_t kNoToken = -1;
+
+// Mirrors `RowParams` of ramet/executor/base.py; meanings and ranges are written there.
+struct SamplingParams {
+  double temperature = 0.0;
+  int64_t top_k = 0;
+  double top_p = 1.0;
+  double min_p = 0.0;
+  uint64_t seed = 0;
+  double frequency_penalty = 0.0;
+  double presence_penalty = 0.0;
+  double repetition_penalty = 1.0;
+  std::vector<int32_t> bias_ids;
+  std::vector<float> bias_values;
+  std::vector<int32_t> suppress_ids;
+  int64_t suppress_until = 0;
+  std::vector<int32_t> generated;
+  int32_t top_logprobs = -1;
+  std::vector<int32_t> logprob_ids;
+};
+
+struct TokenLogprob {
+  int32_t id;
+  float logprob;
+};
+
+// Working memory of one thread, reused from row to row; grows to about 20 bytes per vocabulary entry at most.
+struct SampleScratch {
+  std::vector<TokenLogprob> top;  // result: the best tokens, best first; fewer than asked when fewer have a chance
+  std::vector<float> chosen;      // result: logprob of each of the row's logprob_ids
+
+  std::vector<float> block_max;
+  std::vector<uint64_t> block_sum;
+  std::vector<float> logits;
+  std::vector<int32_t> ids;
+  std::vector<uint64_t> order;
+  std::vector<uint64_t> weights;
+};
+
+struct SampledToken {
+  int32_t id = kNoToken;
+  float logprob;  // NaN unless the row asked for logprobs and a token was drawn
+};
+
+// The state of one row between steps.
+class RowSampler {
+ public:
+  // Starts a request in this row, forgetting the one before. Raises (std::invalid_argument) on an id outside
+  // [0, vocab_size) or on lists of unequal length.
+  void Set(SamplingParams params, int64_t vocab_size);
+
+  // Draws the next token and counts it as generated. `logits` has vocab_size floats and is edited in place; `mask` is null or
+  // has a bit per token, set where the grammar allows it. kNoToken, and nothing counted, if a logit is NaN or +inf or if no
+  // token is left to draw.
+  SampledToken Sample(const SampleKernels& kernels, SampleScratch& scratch, float* logits, int64_t vocab_size,
+                      const uint32_t* mask);
+
+  // The token drawn last, or the last of `params.generated`; kNoToken before the first.
+  int32_t last_token() const { return last_token_; }
+  int64_t num_generated() const { return num_generated_; }
+  const SamplingParams& params() const { return params_; }
+
+ private:
+  void Observe(int32_t token);
+  void EditLogits(float* logits, int64_t vocab_size, const uint32_t* mask) const;
+
+  SamplingParams params_;
+  std::unordered_map<int32_t, int32_t> counts_;  // of generated tokens; kept only while a penalty needs it
+  int64_t num_generated_ = 0;
+  int32_t last_token_ = kNoToken;
+};
+
+// Log-softmax of plain logits: returns the logprob of `target`, and writes the `top_n` best tokens to scratch.top.
+// NaN, and an empty list, if a logit is NaN or +inf or none is finite.
+float ScoreLogits(const SampleKernels& kernels, SampleScratch& scratch, const float* logits, int64_t vocab_size, int32_t target,
+                  int32_t top_n);
+
+}  // namespace ramet
