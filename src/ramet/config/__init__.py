@@ -1,4 +1,4 @@
-"""Configuration: what exists (`tree`), how it is written (`flags`), what was left open (`resolve`), facts (`machine`)."""
+"""Configuration: what exists (tree), how it is written (flags), what was left open (resolve), facts (machine)."""
 
 from ramet.config.resolve import Machine, ModelFacts, Resolved, build, layer, resolve
 from ramet.config.tree import (
