@@ -1,7 +1,8 @@
 """A plan: the flat list of coarse operations that a model is, over named values. Built once, run by every executor.
 
-All activations are float32 matrices `[rows, width]`; `rows` is `tokens` (one per query token of the step) or `logits` (one
-per token whose logits are wanted, after `gather_rows`). The plan inputs `tokens` and `positions` are int32 `[tokens]`.
+All activations are float32 matrices `[rows, width]`; `rows` is `tokens` (one per query token of the step) or `logits`
+(one per token whose logits are wanted, after `gather_rows`). The plan inputs `tokens` and `positions` are int32
+`[tokens]`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class KvStream:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One operation. Inputs, outputs: value ids. Weights: weight ids. The row of `plan.ops.OPS` named `kind` says the rest."""
+    """One operation. Inputs, outputs: value ids. Weights: weight ids. `plan.ops.OPS[kind]` says the rest."""
 
     kind: str
     name: str  # scope path, for people: layers.0.self_attn.q_proj
@@ -65,7 +66,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A verified plan. `tables` are named float vectors (rope inverse frequencies), shared by the ops that name them."""
+    """A verified plan. `tables` are named float vectors (rope inverse frequencies), shared by the ops naming them."""
 
     name: str
     values: tuple[ValueSpec, ...]
