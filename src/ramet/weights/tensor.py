@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """`data` is a zero-copy uint8 view of the file's map: rows of `shape[-1]` elements, each row whole blocks of `format`."""
+    """`data` is a zero-copy uint8 view of the file's map: rows of `shape[-1]` elements, whole blocks of `format`."""
 
     name: str  # the plan's name
     format: str  # a row of `weights.formats.FORMATS`
