@@ -1,0 +1,35 @@
+"""Model architectures, one file each, named as the checkpoint's `model_type`. Adding one is adding a file."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from ramet.errors import CheckpointError
+from ramet.models.config import ModelConfig
+from ramet.plan.builder import PlanBuilder
+from ramet.plan.plan import Plan
+
+__all__ = ["ModelConfig", "architectures", "build_plan"]
+
+#: Files here that are not architectures.
+_HELPERS = frozenset({"blocks", "config", "from_gguf", "from_hf", "keys", "rope"})
+
+
+def architectures() -> tuple[str, ...]:
+    """Every `model_type` that can be run."""
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _HELPERS))
+
+
+def build_plan(cfg: ModelConfig) -> Plan:
+    """The verified plan `text` of this model.
+
+    Raises:
+        CheckpointError: no such architecture; lists those that exist.
+    """
+    if cfg.model_type not in architectures():
+        names = ", ".join(architectures())
+        raise CheckpointError(f"unknown architecture {cfg.model_type!r}; there are {names}", field="model_type")
+    builder = PlanBuilder("text")
+    importlib.import_module(f"{__name__}.{cfg.model_type}").text(builder, cfg)
+    return builder.build()

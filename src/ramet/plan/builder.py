@@ -96,15 +96,15 @@ class PlanBuilder:
 
     # The operations, in the order of the table in `plan/ops.py`.
 
-    def embed(self, ids: Value, weight: str, *, rows: int, width: int, absolute: bool = False) -> Value:
+    def embed(self, ids: Value, weight: str, *, rows: int, width: int) -> Value:
         """Rows of the table `weight` [rows, width]."""
-        return self._one("embed", weight, [ids], [self._weight(weight, (rows, width), absolute)])
+        return self._one("embed", weight, [ids], [self._weight(weight, (rows, width))])
 
-    def linear(self, x: Value, weight: str, *, out: int, bias: bool = False, absolute: bool = False) -> Value:
-        """x · wᵀ with `weight` [out, x.width], plus `weight`.bias [out]. `absolute`: the name has no scope."""
-        weights = [self._weight(weight, (out, x.width), absolute)]
+    def linear(self, x: Value, weight: str, *, out: int, bias: bool = False) -> Value:
+        """x · wᵀ with `weight` [out, x.width], plus `weight`.bias [out]."""
+        weights = [self._weight(weight, (out, x.width))]
         if bias:
-            weights.append(self._weight(f"{weight}.bias", (out,), absolute))
+            weights.append(self._weight(f"{weight}.bias", (out,)))
         return self._one("linear", weight, [x], weights)
 
     def rms_norm(self, x: Value, weight: str, *, eps: float, offset: float = 0.0, group: int | None = None) -> Value:
@@ -216,8 +216,8 @@ class PlanBuilder:
         self._values.append(spec)
         return Value(spec)
 
-    def _weight(self, name: str, shape: tuple[int, ...], absolute: bool = False) -> WeightSpec:
-        full = name if absolute else self._path(name)
+    def _weight(self, name: str, shape: tuple[int, ...]) -> WeightSpec:
+        full = self._path(name)
         spec = self._weights.setdefault(full, WeightSpec(len(self._weights), full, shape))
         if spec.shape != shape:
             raise PlanError(f"weight {full!r} is used as {list(shape)} and as {list(spec.shape)}")

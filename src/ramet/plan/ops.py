@@ -91,7 +91,7 @@ class Shapes:
     streams: tuple[KvStream, ...]
     tables: Mapping[str, tuple[float, ...]]
 
-    def int(self, name: str) -> int:
+    def integer(self, name: str) -> int:
         value = self.attrs[name]
         assert isinstance(value, int)
         return value
@@ -131,9 +131,9 @@ def _layer_norm(s: Shapes) -> Result:
 
 
 def _rope(s: Shapes) -> Result:
-    rotary, table = s.int("rotary_dim"), str(s.attrs["table"])
-    s.require(s.widths[0] == s.int("heads") * s.int("head_dim"), "x must be heads · head_dim wide")
-    s.require(rotary % 2 == 0 and rotary <= s.int("head_dim"), "rotary_dim must be even and at most head_dim")
+    rotary, table = s.integer("rotary_dim"), str(s.attrs["table"])
+    s.require(s.widths[0] == s.integer("heads") * s.integer("head_dim"), "x must be heads · head_dim wide")
+    s.require(rotary % 2 == 0 and rotary <= s.integer("head_dim"), "rotary_dim must be even and at most head_dim")
     s.require(table in s.tables, f"there is no table {table!r}")
     s.require(len(s.tables[table]) == rotary // 2, f"table {table!r} must have rotary_dim / 2 floats")
     s.require(s.widths[1] == 1, "positions must be one wide")
@@ -152,7 +152,7 @@ def _concat(s: Shapes) -> Result:
 
 
 def _attention(s: Shapes) -> Result:
-    index, heads = s.int("stream"), s.int("heads")
+    index, heads = s.integer("stream"), s.integer("heads")
     s.require(s.rows == "tokens", "inputs must have a row per token")
     s.require(index < len(s.streams), f"there is no stream {index}")
     stream = s.streams[index]

@@ -1,0 +1,7 @@
+"""Mistral: Llama, with a sliding window in every layer where the config has one (`ModelConfig.windows`)."""
+
+from __future__ import annotations
+
+from ramet.models.llama import text
+
+__all__ = ["text"]
