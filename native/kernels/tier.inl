@@ -1,0 +1,20 @@
+// The bodies of all kernels, for the tier whose flags this is compiled with. Each .inl defines, in an anonymous namespace,
+// functions and a constexpr table of them: kRowwiseKernels, kAttendKernels, kMatMulKernels, kSampleKernels.
+#pragma once
+
+#include "kernels/kernels.h"
+#include "kernels/simd.h"
+
+#include "kernels/math.inl"
+#include "kernels/rowwise.inl"
+#include "kernels/attend.inl"
+#if __has_include("kernels/matmul.inl")
+#include "kernels/matmul.inl"
+#else
+namespace ramet { namespace { constexpr MatMulKernels kMatMulKernels = {}; } }
+#endif
+#if __has_include("kernels/sample.inl")
+#include "kernels/sample.inl"
+#else
+namespace ramet { namespace { constexpr SampleKernels kSampleKernels = {}; } }
+#endif
