@@ -17,6 +17,7 @@ COMMANDS = {
     "serve": "Serve a model over HTTP.",
     "chat": "Talk to a model in the terminal.",
     "generate": "Complete one prompt and print it.",
+    "bench": "Measure speed, alone or beside other engines.",
     "doctor": "Show what this machine and installation can do.",
 }
 
