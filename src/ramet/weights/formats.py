@@ -1,7 +1,7 @@
 """Every weight format ramet reads: sizes, codes, and its exact meaning in float32.
 
 One row of `FORMATS` per format. Byte layouts are GGUF's. `dequantize` is the definition that kernels are tested
-against; it equals the `gguf` package bit for bit (same float32 operations in the same order), infinities and NaNs included.
+against; it equals the `gguf` package bit for bit (same float32 operations in the same order), NaNs included.
 
 In the comments a block is drawn as its fields in file order; `n` is the number of blocks.
 """
