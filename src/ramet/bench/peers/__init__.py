@@ -1,1 +1,1 @@
-"""Other engines on the tasks of `ramet.bench.offline`; each file runs alone under the interpreter that has the engine."""
+"""Other engines on the tasks of `ramet.bench.offline`; each file runs alone, under an interpreter with that engine."""
