@@ -1,0 +1,338 @@
+"""The one generation pipeline behind every dialect: normalise, tokenize, check, submit, and deltas back into chunks.
+
+A `Frontend` owns the text side of a `Channel` and everything per request on this side of it: ids, queues, usage, the
+one finish reason. It lives on one event loop. It knows no HTTP; renderers (`ramet.server`, `ramet.engine_api`) know no
+tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+import ramet.errors
+from ramet.channel import Abort, Call, Dead, Deltas, Reply, Stop, Submit, TextSide, ToText
+from ramet.errors import DuplicateRequestError, EngineDeadError, RametError, RequestError
+from ramet.text.generation import WHOLE, Choice, GenerateRequest, Generation, TextDecoder
+from ramet.text.limits import Limits, fit, refuse_unsupported
+from ramet.types import EngineRequest, FinishReason, SamplingParams, TokenDelta
+
+#: Longer prompts (characters) are tokenized on a thread: 20,000 take about 5 ms, which live streams would feel.
+THREAD_TOKENIZE_CHARS = 20_000
+
+#: A prompt shorter than this (tokens) is not worth computing before its other samples start.
+MIN_SHARED_PROMPT = 64
+
+_SEED_LIMIT = 1 << 63
+
+
+class TextModel(Protocol):
+    """What the pipeline needs of a tokenizer."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters since the start, over finished requests."""
+
+    requests: int = 0
+    aborted: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    on_finish: list[Callable[[Choice], None]] = field(default_factory=list)
+
+    def record(self, choice: Choice, finish: FinishReason, completion_tokens: int) -> None:
+        self.requests += 1
+        self.aborted += finish.type == "abort"
+        self.prompt_tokens += len(choice.prompt_ids)
+        self.completion_tokens += completion_tokens
+        self.cached_tokens += choice.cached_tokens
+        for hook in self.on_finish:
+            hook(choice)
+
+
+class Frontend:
+    """Owner of the text side. Make it anywhere, then `start()` it on the event loop that will use it."""
+
+    def __init__(
+        self,
+        channel: TextSide,
+        tokenizer: TextModel,
+        decoder: Callable[[EngineRequest], TextDecoder],
+        limits: Limits,
+        *,
+        stream_interval: int = 1,
+        random_seed: int | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.limits = limits
+        self.stats = Stats()
+        self.stream_interval = stream_interval
+        self.last_message_s = time.monotonic()  # of anything from the engine: its heartbeat
+        self.on_dead: Callable[[EngineDeadError], None] | None = None
+        self._channel = channel
+        self._decoder = decoder
+        self._random = random.Random(random_seed) if random_seed is not None else random.SystemRandom()
+        self._live: dict[str, tuple[Generation, Choice]] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._call_ids = itertools.count(1)
+        self._dead: EngineDeadError | None = None
+        self._pump_task: asyncio.Task[None] | None = None
+
+    # Life
+
+    def start(self) -> None:
+        """Begin reading the channel, on the running loop."""
+        self._pump_task = asyncio.get_running_loop().create_task(self._pump(), name="ramet-frontend")
+
+    async def stop(self, *, drain: bool = False, message: str = "The engine was shut down.") -> None:
+        """End the engine and fail what is left. With `drain`, what is queued and running finishes first."""
+        if self._dead is None:
+            try:
+                self._channel.send(Stop(drain=drain))
+                if drain and self._pump_task is not None:
+                    await self._pump_task
+            except EngineDeadError:
+                pass  # it ended first, which is what was asked
+        if self._pump_task is not None:
+            self._pump_task.cancel()
+            await asyncio.gather(self._pump_task, return_exceptions=True)
+        self._fail_all(EngineDeadError(message))
+
+    @property
+    def dead(self) -> EngineDeadError | None:
+        """Why the engine has ended; None while it runs."""
+        return self._dead
+
+    @property
+    def num_live(self) -> int:
+        """Requests submitted and not finished."""
+        return len(self._live)
+
+    async def _pump(self) -> None:
+        """Hand every message of the engine to whom it concerns, until the engine ends."""
+        while self._dead is None:
+            try:
+                message = await self._channel.receive()
+            except EngineDeadError as error:
+                self._fail_all(error)
+                return
+            self.last_message_s = time.monotonic()
+            self._handle(message)
+
+    def _handle(self, message: ToText) -> None:
+        if isinstance(message, Deltas):
+            for delta in message.deltas:
+                self._deliver(delta)
+        elif isinstance(message, Reply):
+            future = self._calls.pop(message.id, None)
+            if future is None or future.done():
+                return
+            if message.error is None:
+                future.set_result(message.value)
+            else:
+                future.set_exception(_remote_error(*message.error))
+        elif isinstance(message, Dead):
+            self._fail_all(EngineDeadError(f"The engine has ended: {message.reason}"))
+
+    def _deliver(self, delta: TokenDelta) -> None:
+        entry = self._live.get(delta.rid)
+        if entry is None:
+            return  # its reader has gone; the abort is on its way
+        generation, choice = entry
+        if delta.finish is not None:
+            del self._live[delta.rid]
+        generation.deliver(choice, delta)
+        if delta.finish is not None:
+            self.stats.record(choice, delta.finish, len(choice.output_ids) + choice.waiting_tokens)
+
+    def _fail_all(self, error: EngineDeadError) -> None:
+        if self._dead is not None:
+            return
+        self._dead = error
+        live, self._live = self._live, {}
+        for generation in {id(generation): generation for generation, _ in live.values()}.values():
+            generation.fail(error)
+        calls, self._calls = self._calls, {}
+        for future in calls.values():
+            if not future.done():
+                future.set_exception(error)
+        if self.on_dead is not None:
+            self.on_dead(error)
+
+    # Requests
+
+    async def generate(self, requests: Sequence[GenerateRequest], *, stream: bool) -> Generation:
+        """Start every prompt and sample. Errors of a prompt are raised here, before anything runs.
+
+        The caller must read the result to its end or `close` it.
+        """
+        prompts = [await self.tokenize(request) for request in requests]
+        warnings: list[str] = []
+        choices: list[Choice] = []
+        hold: dict[int, list[Choice]] = {}
+        samples = requests[0].sampling.n
+        several = len(requests) * samples > 1
+        for request, prompt in zip(requests, prompts, strict=True):
+            fitted, sampling, warning = fit(request, prompt, self.limits)
+            if warning:
+                warnings.append(warning)
+            first = len(choices)
+            seed = sampling.sampling_seed
+            for sample in range(samples):
+                rid = f"{request.rid}_{len(choices)}" if several and request.rid else request.rid
+                one = msgspec.structs.replace(sampling, n=1, sampling_seed=self._seed(seed, sample))
+                choices.append(self._choice(len(choices), rid, request, fitted, one, stream))
+            if samples > 1 and len(fitted) >= MIN_SHARED_PROMPT:
+                hold[first] = choices[first + 1 :]
+        self._refuse_duplicates([choice.rid for choice in choices])
+        generation = Generation(choices, samples, self._submit, self._forget, warnings)
+        for choice in choices:
+            self._live[choice.rid] = (generation, choice)
+        try:
+            generation.start(hold)
+        except RametError:
+            for choice in choices:
+                self._live.pop(choice.rid, None)
+            raise
+        return generation
+
+    async def tokenize(self, request: GenerateRequest) -> list[int]:
+        """The prompt's token ids, checked."""
+        refuse_unsupported(request.sampling)
+        prompt = request.prompt
+        if isinstance(prompt, str):
+            ids = await self.encode(prompt, request.add_special_tokens)
+            if not ids:
+                raise RequestError("The prompt is empty.", field="prompt")
+            return ids
+        self.limits.check_ids(prompt, "input_ids")
+        if not prompt:
+            raise RequestError("The prompt has no tokens.", field="input_ids")
+        return prompt
+
+    async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text, computed on a thread when it is long."""
+        if len(text) <= THREAD_TOKENIZE_CHARS:
+            return self.tokenizer.encode(text, add_special_tokens)
+        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)
+
+    def _choice(
+        self,
+        index: int,
+        rid: str | None,
+        request: GenerateRequest,
+        prompt: list[int],
+        sampling: SamplingParams,
+        stream: bool,
+    ) -> Choice:
+        engine_request = EngineRequest(
+            rid=rid or uuid.uuid4().hex,
+            token_ids=prompt,
+            sampling=sampling,
+            eos_token_ids=self.limits.eos_token_ids,
+            namespace=request.namespace,
+            priority=request.priority,
+            return_logprob=request.return_logprob,
+            top_logprobs_num=request.top_logprobs_num,
+            logprob_start_len=request.logprob_start_len,
+            token_ids_logprob=request.token_ids_logprob,
+        )
+        interval = self.stream_interval if stream else WHOLE
+        return Choice(index, engine_request, self._decoder(engine_request), interval)
+
+    def _seed(self, given: int | None, sample: int) -> int:
+        """A request's seed; samples of one prompt differ in a way that depends on the seed only."""
+        if given is None:
+            return self._random.getrandbits(63)
+        return (given + sample) % _SEED_LIMIT if sample else given
+
+    def _refuse_duplicates(self, rids: Sequence[str]) -> None:
+        seen: set[str] = set()
+        for rid in rids:
+            if rid in self._live or rid in seen:
+                raise DuplicateRequestError(f"Duplicate request ID detected: {rid}", field="rid")
+            seen.add(rid)
+
+    def _submit(self, choices: list[Choice]) -> None:
+        if self._dead is not None:
+            raise self._dead
+        for choice in choices:
+            choice.submitted = True
+        self._channel.send(Submit([choice.request for choice in choices]))
+
+    def _forget(self, choices: list[Choice]) -> None:
+        """Their reader has gone: late deltas are dropped and the engine frees their rows and pages."""
+        gone = [choice for choice in choices if self._live.pop(choice.rid, None) is not None]
+        rids = [choice.rid for choice in gone if choice.submitted]
+        self.stats.requests += len(gone)
+        self.stats.aborted += len(gone)
+        if rids and self._dead is None:
+            try:
+                self._channel.send(Abort(rids))
+            except EngineDeadError as error:
+                self._fail_all(error)
+
+    def abort(self, prefix: str | None = None, *, everything: bool = False) -> None:
+        """End live requests whose id begins with `prefix`, or all; their readers get a finish of type abort."""
+        if prefix is None and not everything:
+            return
+        for rid, (_, choice) in list(self._live.items()):
+            if not choice.submitted and (everything or (prefix and rid.startswith(prefix))):
+                finish = FinishReason(type="abort", message="Aborted by the client.")
+                self._deliver(TokenDelta(rid=rid, finish=finish))
+        self._channel.send(Abort(prefix=prefix, all=everything))
+
+    # Control
+
+    async def call(self, method: str, **args: Any) -> Any:
+        """A control call of the engine; raises what the engine raised."""
+        if self._dead is not None:
+            raise self._dead
+        call_id = next(self._call_ids)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = future
+        try:
+            self._channel.send(Call(call_id, method, args))
+            return await future
+        finally:
+            self._calls.pop(call_id, None)
+
+    async def probe(self, timeout_s: float) -> bool:
+        """Whether the engine says anything within the time: whatever it is doing, or one token made for this."""
+        if self._dead is not None:
+            return False
+        began = time.monotonic()
+        generation = None
+        if not self._live:
+            sampling = SamplingParams(max_new_tokens=1, temperature=0.0)
+            request = GenerateRequest(prompt=[0], sampling=sampling, rid=f"HEALTH_CHECK_{uuid.uuid4().hex}")
+            generation = await self.generate([request], stream=True)
+        try:
+            while self._dead is None and time.monotonic() - began < timeout_s:
+                if self.last_message_s > began:
+                    return True
+                await asyncio.sleep(0.005 if generation is not None else 0.05)
+            return False
+        finally:
+            if generation is not None:
+                generation.close()
+
+
+def _remote_error(name: str, message: str) -> Exception:
+    kind: Any = getattr(ramet.errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, RametError):
+        return kind(message)
+    return RametError(f"{name}: {message}")

@@ -1,0 +1,252 @@
+"""What one client call generates: a `Choice` per prompt and sample, read together as one stream of chunks.
+
+A chunk is "what is new since the last one", not "one token": when the reader is slow, deltas wait in their choice and
+leave as one chunk, so nothing is dropped and nothing is queued twice. Reasoning and tool parsers stand between this
+module and the renderers: they take chunks' text and give pieces of content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ramet.errors import ExecutorError, NotFoundError, OverloadedError, RametError, RequestError
+from ramet.types import EngineRequest, FinishReason, SamplingParams, TokenDelta, TokenLogprob, Usage
+
+#: As a stream interval: one chunk per choice, when it has finished.
+WHOLE = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """One prompt and how to continue it, in no dialect."""
+
+    prompt: str | list[int]  # text or token ids
+    sampling: SamplingParams  # `n` samples are drawn; `max_new_tokens` None: whatever the context holds
+    rid: str | None = None  # of the call's single generation, or the stem of several (`rid_0`, `rid_1`, …)
+    add_special_tokens: bool = True  # when `prompt` is text
+    clamp: bool = False  # reduce `max_new_tokens` to what the context holds, with a warning, instead of refusing
+    namespace: str = ""
+    priority: int = 0
+    return_logprob: bool = False
+    top_logprobs_num: int = 0
+    logprob_start_len: int = -1
+    token_ids_logprob: tuple[int, ...] = ()
+
+
+class TextDecoder(Protocol):
+    """Turns one request's tokens into text, whole characters only."""
+
+    def push(self, token_ids: Sequence[int], *, held_bytes: int = 0, cut_bytes: int = 0, final: bool = False) -> str:
+        """The text that became certain by these tokens; `held_bytes` and `cut_bytes` as in `TokenDelta`."""
+        ...
+
+
+@dataclass(slots=True)
+class Chunk:
+    """What is new of one choice."""
+
+    choice: Choice
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprob]  # one per new token when asked, else empty
+    finish: FinishReason | None  # on the last chunk of the choice, and only there
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One generation of the call. Totals are up to the last chunk taken."""
+
+    index: int  # prompt-major: prompt 0 sample 0, prompt 0 sample 1, …
+    request: EngineRequest
+    decoder: TextDecoder
+    interval: int  # tokens between two chunks
+    submitted: bool = False
+    arrived_s: float = field(default_factory=time.monotonic)
+    first_token_s: float | None = None
+    finished_s: float | None = None
+    text: str = ""
+    output_ids: list[int] = field(default_factory=list)
+    input_logprobs: list[TokenLogprob] = field(default_factory=list)
+    output_logprobs: list[TokenLogprob] = field(default_factory=list)
+    cached_tokens: int = 0
+    num_retractions: int = 0
+    queue_s: float | None = None
+    finish: FinishReason | None = None
+    ready: bool = False  # listed in its generation's queue
+    _pending: list[TokenDelta] = field(default_factory=list)
+    _pending_tokens: int = 0
+    _carried_ids: list[int] = field(default_factory=list)
+    _carried_logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    @property
+    def rid(self) -> str:
+        return self.request.rid
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        return self.request.token_ids
+
+    def usage(self) -> Usage:
+        """Token counts so far."""
+        return Usage(len(self.request.token_ids), len(self.output_ids), self.cached_tokens)
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens that have arrived and were not taken yet."""
+        return self._pending_tokens
+
+    def push(self, delta: TokenDelta) -> bool:
+        """Take a delta from the engine; whether there is now reason to look."""
+        self._pending.append(delta)
+        self._pending_tokens += len(delta.token_ids)
+        if self.first_token_s is None and delta.token_ids:
+            self.first_token_s = time.monotonic()
+            if self.interval < WHOLE:
+                return True
+        if delta.finish is not None:
+            self.finished_s = time.monotonic()
+            return True
+        return self._pending_tokens >= self.interval
+
+    def take(self) -> Chunk | None:
+        """Everything new as one chunk; None when there is nothing to show yet (text held back, half a character)."""
+        deltas, self._pending = self._pending, []
+        self._pending_tokens = 0
+        ids, logprobs = self._carried_ids, self._carried_logprobs
+        new_ids: list[int] = []
+        for delta in deltas:
+            new_ids += delta.token_ids
+            if delta.logprobs:
+                logprobs += delta.logprobs
+            if delta.input_logprobs:
+                self.input_logprobs += delta.input_logprobs
+            self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+            self.num_retractions = max(self.num_retractions, delta.num_retractions)
+            if delta.queue_s is not None:
+                self.queue_s = delta.queue_s
+        last = deltas[-1]
+        self.finish = last.finish
+        text = self.decoder.push(
+            new_ids, held_bytes=last.held_bytes, cut_bytes=last.cut_bytes, final=last.finish is not None
+        )
+        self.text += text
+        self.output_ids += new_ids
+        ids += new_ids
+        if not text and last.finish is None:
+            return None  # the ids wait for the text they belong to
+        self.output_logprobs += logprobs
+        self._carried_ids, self._carried_logprobs = [], []
+        return Chunk(self, text, ids, logprobs, last.finish)
+
+
+class Generation:
+    """The choices of one call, merged. Iterate once; `close` when done or gone (idempotent)."""
+
+    def __init__(
+        self,
+        choices: Sequence[Choice],
+        samples: int,
+        submit: Callable[[list[Choice]], None],
+        forget: Callable[[list[Choice]], None],
+        warnings: Sequence[str] = (),
+    ) -> None:
+        self.choices = choices
+        self.samples = samples  # per prompt
+        self.warnings = warnings
+        self.created = int(time.time())
+        self._submit = submit
+        self._forget = forget
+        self._ready: deque[Choice] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._open = len(choices)
+        self._error: RametError | None = None
+        self._held: dict[int, list[Choice]] = {}  # index of a first sample -> its siblings, not submitted yet
+
+    def start(self, hold: dict[int, list[Choice]]) -> None:
+        """Submit all choices except those in `hold`, which follow when the first delta of their key arrives.
+
+        Samples of one prompt wait for the first to have computed it, and then find it in the prefix cache.
+        """
+        self._held = hold
+        waiting = {id(choice) for siblings in hold.values() for choice in siblings}
+        self._submit([choice for choice in self.choices if id(choice) not in waiting])
+
+    def deliver(self, choice: Choice, delta: TokenDelta) -> None:
+        """Called by the frontend with a delta of one of the choices."""
+        if self._held and choice.index in self._held:
+            self._submit(self._held.pop(choice.index))
+        if choice.push(delta) and not choice.ready:
+            choice.ready = True
+            self._ready.append(choice)
+            self._wake()
+
+    def fail(self, error: RametError) -> None:
+        """No more deltas will come: the reader gets what has arrived, then this error."""
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        while True:
+            while self._ready:
+                choice = self._ready.popleft()
+                choice.ready = False
+                chunk = choice.take()
+                if chunk is not None:
+                    if chunk.finish is not None:
+                        self._open -= 1
+                    return chunk
+            if self._open == 0:
+                raise StopAsyncIteration
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    async def wait(self) -> None:
+        """Read everything; the totals are then in `choices`. Raises what ended a choice by an error."""
+        async for chunk in self:
+            error = abort_error(chunk.finish)
+            if error is not None:
+                raise error
+
+    def close(self) -> None:
+        """End what still runs, at once."""
+        self._held = {}
+        self._forget([choice for choice in self.choices if choice.finished_s is None])
+
+    def usage(self) -> Usage:
+        """Counts of the whole call: each prompt once, all samples' completions."""
+        prompt = completion = cached = 0
+        for choice in self.choices:
+            usage = choice.usage()
+            completion += usage.completion_tokens
+            if choice.index % self.samples == 0:
+                prompt += usage.prompt_tokens
+                cached += usage.cached_tokens
+        return Usage(prompt, completion, cached)
+
+
+def abort_error(finish: FinishReason | None) -> RametError | None:
+    """The error behind an abort that the engine made of its own accord; None for any other end."""
+    if finish is None or finish.type != "abort" or finish.status_code is None:
+        return None
+    message = finish.message or "The request was aborted."
+    if finish.status_code == 404:
+        return NotFoundError(message, field=finish.field)
+    if 400 <= finish.status_code < 500:
+        return RequestError(message, field=finish.field)
+    if finish.status_code == 503:
+        return OverloadedError(message)
+    return ExecutorError(message)

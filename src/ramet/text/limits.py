@@ -1,0 +1,83 @@
+"""What a prompt and its parameters may be for this model: checked once, before anything is submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ramet.errors import RequestError, RequestTooLong
+from ramet.text.generation import GenerateRequest
+from ramet.types import SamplingParams
+
+#: Sampling fields that the engine cannot honour yet. A field leaves this list when the part that honours it lands.
+UNSUPPORTED = ("stop_regex", "json_schema", "regex", "ebnf", "structural_tag")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Sizes that a request must fit."""
+
+    context_length: int  # prompt and generated tokens together
+    vocab_size: int
+    eos_token_ids: tuple[int, ...] = ()
+    allow_auto_truncate: bool = False
+
+    def check_ids(self, token_ids: Sequence[int], field: str) -> None:
+        """Raise unless every id is in the vocabulary."""
+        if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self.vocab_size:
+            wrong = next(token for token in token_ids if not 0 <= token < self.vocab_size)
+            raise RequestError(
+                f"{field}: token id {wrong} is outside the vocabulary (0 to {self.vocab_size - 1}).", field=field
+            )
+
+
+def refuse_unsupported(sampling: SamplingParams) -> None:
+    """Raise for a parameter that would have no effect."""
+    for name in UNSUPPORTED:
+        if getattr(sampling, name):
+            raise RequestError(f"{name} is not supported by this version of ramet.", field=name)
+
+
+def fit(request: GenerateRequest, prompt: list[int], limits: Limits) -> tuple[list[int], SamplingParams, str | None]:
+    """The prompt and parameters as they will run, and a warning if either had to give way.
+
+    `max_new_tokens` is a number afterwards: at most what the context holds beside the prompt.
+    """
+    context, sampling, asked = limits.context_length, request.sampling, request.sampling.max_new_tokens
+    warning = None
+    if len(prompt) >= context:
+        if not limits.allow_auto_truncate:
+            raise RequestTooLong(
+                f"The input ({len(prompt)} tokens) is longer than the model's context length ({context} tokens).",
+                field="prompt",
+            )
+        reserve = max(1, min(asked or context // 2, context // 2))
+        warning = f"the first {len(prompt) - (context - reserve)} of {len(prompt)} prompt tokens were cut"
+        prompt = prompt[-(context - reserve) :]
+    room = context - len(prompt)
+    if asked is None:
+        asked = room
+    elif asked > room:
+        if not (request.clamp or limits.allow_auto_truncate):
+            raise RequestTooLong(
+                f"Requested token count exceeds the model's maximum context length of {context} tokens. "
+                f"You requested a total of {len(prompt) + asked} tokens: {len(prompt)} tokens from the input and "
+                f"{asked} tokens for the completion.",
+                field="max_new_tokens",
+            )
+        note = f"max tokens reduced from {asked} to {room}, what the context of {context} holds"
+        warning = f"{warning}; {note}" if warning else note
+        asked = room
+    if request.logprob_start_len > len(prompt):
+        raise RequestError(
+            f"logprob_start_len {request.logprob_start_len} is beyond the prompt's {len(prompt)} tokens.",
+            field="logprob_start_len",
+        )
+    limits.check_ids(request.token_ids_logprob, "token_ids_logprob")
+    limits.check_ids(sampling.stop_token_ids, "stop_token_ids")
+    limits.check_ids(list(sampling.logit_bias), "logit_bias")
+    if sampling.min_new_tokens > asked:
+        sampling = msgspec.structs.replace(sampling, min_new_tokens=asked)
+    return prompt, msgspec.structs.replace(sampling, max_new_tokens=asked), warning
