@@ -1,4 +1,4 @@
-"""`ModelConfig` from a Hugging Face `config.json`, of either generation (rope_theta and rope_scaling; rope_parameters)."""
+"""`ModelConfig` from a Hugging Face `config.json`, of either generation (rope_scaling or rope_parameters)."""
 
 from __future__ import annotations
 

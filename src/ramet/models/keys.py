@@ -52,7 +52,7 @@ class Keys:
         """Token ids: absent, one, or a list."""
         value = self.get(key)
         found: list[object] = [] if value is None else value if isinstance(value, list) else [value]
-        ids = tuple(int(i) for i in found if isinstance(i, numbers.Integral) and type(i) is not bool)
+        ids = tuple(int(i) for i in found if not isinstance(i, bool) and isinstance(i, numbers.Integral))
         if len(ids) < len(found) or min(ids, default=0) < 0:
             raise self.wrong(key, "a token id or a list of them")
         return ids

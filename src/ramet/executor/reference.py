@@ -1,0 +1,214 @@
+"""The reference executor: a plan run operation by operation in numpy, over real pages, in the caller's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramet.errors import ExecutorError
+from ramet.executor.base import I32, LAST_SAMPLED, NO_TOKEN, Layout, StepBatch, StepOutput
+from ramet.executor.reference_ops import MEANINGS, Array, Context
+from ramet.executor.sampling import RowSampler, score, step_output
+from ramet.plan.memory import last_uses
+from ramet.plan.plan import KvStream, Plan
+from ramet.weights.formats import dequantize
+from ramet.weights.tensor import Weight
+
+NO_PAGE = -1
+
+
+class ReferenceExecutor:
+    """Runs `plan` with `weights` (by plan name). Weights are unpacked to float32 here, so it needs four bytes each.
+
+    Raises:
+        ExecutorError: a weight is missing or has another shape, or the layout's KV type does not exist.
+    """
+
+    name = "reference"
+
+    def __init__(self, plan: Plan, weights: Mapping[str, Weight], layout: Layout) -> None:
+        self.layout = layout
+        self.vocab_size = plan.values[plan.outputs["logits"]].width
+        self._plan = plan
+        self._last_uses = last_uses(plan)
+        self._weights: list[Array] = []
+        for spec in plan.weights:
+            weight = weights.get(spec.name)
+            if weight is None or weight.shape != spec.shape:
+                found = "missing" if weight is None else f"{list(weight.shape)}"
+                raise ExecutorError(f"weight {spec.name!r} must be {list(spec.shape)}, but is {found}")
+            self._weights.append(dequantize(weight))
+        self._caches = [_PagedCache(stream, layout) for stream in plan.streams]
+        pages_per_row = -(-layout.max_row_tokens // layout.page_size)
+        self._pages = np.full((layout.max_rows, pages_per_row), NO_PAGE, np.int32)
+        self._samplers: dict[int, RowSampler] = {}
+        self._closed = False
+
+    def submit(self, batch: StepBatch) -> Future[StepOutput]:
+        """Runs the step before it returns; see `Executor.submit`."""
+        future: Future[StepOutput] = Future()
+        try:
+            future.set_result(self._step(batch))
+        except ExecutorError as error:
+            future.set_exception(error)
+        return future
+
+    def close(self) -> None:
+        """Later steps fail."""
+        self._closed = True
+        self._weights.clear()
+        self._caches.clear()
+
+    def _step(self, batch: StepBatch) -> StepOutput:
+        if self._closed:
+            raise ExecutorError("the executor is closed")
+        self._check(batch)
+        self._update_rows(batch)
+        tokens, positions, rows = self._flatten(batch)
+        for cache in self._caches:
+            cache.locate(self._pages, rows, positions)
+        last_tokens = np.cumsum(batch.query_lens) - 1
+        wanted = np.union1d(batch.score_tokens, last_tokens[batch.samples]).astype(np.int32)
+        logits = dict(zip(wanted.tolist(), self._run(tokens, positions, wanted), strict=True))
+        masks = dict(zip(batch.mask_entries.tolist(), batch.masks, strict=True))
+        scored = [
+            score(logits[token], target, batch.score_top)
+            for token, target in zip(batch.score_tokens.tolist(), batch.score_targets.tolist(), strict=True)
+        ]
+        sampled, top = [], 0
+        for entry in np.flatnonzero(batch.samples).tolist():
+            sampler = self._samplers[int(batch.rows[entry])]
+            sampled.append(sampler.sample(logits[int(last_tokens[entry])], masks.get(entry)))
+            top = max(top, sampler.params.top_logprobs)
+        return step_output(sampled, scored, top=top, score_top=batch.score_top)
+
+    def _run(self, tokens: I32, positions: I32, wanted: I32) -> Array:
+        """Logits of the wanted tokens, [L, vocab_size]."""
+        context = Context(positions, wanted, self._plan.tables, self._caches)
+        values: dict[int, NDArray[np.generic]] = {0: tokens[:, None], 1: positions[:, None]}
+        with np.errstate(over="ignore", invalid="ignore"):  # numbers out of range end as NaN logits, seen by sampling
+            for i, op in enumerate(self._plan.ops):
+                inputs = [values[v] for v in op.inputs]
+                weights = [self._weights[w] for w in op.weights]
+                results = MEANINGS[op.kind](context, inputs, weights, op.attrs)  # type: ignore[arg-type]  # ids are i32
+                values.update(zip(op.outputs, results, strict=True))
+                for value in self._last_uses[i]:
+                    del values[value]
+        logits: Array = values[self._plan.outputs["logits"]].astype(np.float32, copy=False)
+        return logits
+
+    def _update_rows(self, batch: StepBatch) -> None:
+        for row, params in batch.new_rows:
+            self._pages[row] = NO_PAGE
+            self._samplers[row] = RowSampler(params)
+        for row, index, page in batch.page_updates.tolist():
+            self._pages[row, index] = page
+        for source, target, slots in batch.page_copies.tolist():
+            for cache in self._caches:
+                cache.copy(source, target, slots)
+
+    def _flatten(self, batch: StepBatch) -> tuple[I32, I32, I32]:
+        """Token id, position and row of each query token, [T] each; LAST_SAMPLED filled in."""
+        rows = np.repeat(batch.rows, batch.query_lens)
+        first = np.repeat(np.cumsum(batch.query_lens) - batch.query_lens, batch.query_lens)
+        positions = np.arange(len(rows), dtype=np.int32) - first + np.repeat(batch.starts, batch.query_lens)
+        tokens = batch.token_ids.copy()
+        for i in np.flatnonzero(tokens == LAST_SAMPLED).tolist():
+            sampler = self._samplers.get(int(rows[i]))
+            if sampler is None:
+                raise ExecutorError(f"row {rows[i]} has sampled nothing yet")
+            # A row that could draw nothing is ended by whoever reads that; until then any token will do.
+            tokens[i] = 0 if sampler.last_token == NO_TOKEN else sampler.last_token
+        return tokens, positions.astype(np.int32), rows
+
+    def _check(self, batch: StepBatch) -> None:
+        """Refuses what would read or write out of range, before anything changes."""
+        layout, tokens = self.layout, len(batch.token_ids)
+        copies, updates = batch.page_copies, batch.page_updates
+        new = [row for row, _ in batch.new_rows]
+        _within("rows", batch.rows, layout.max_rows)
+        _within("new_rows", np.asarray(new, np.int32), layout.max_rows)
+        _within("token_ids", batch.token_ids, self.vocab_size, least=LAST_SAMPLED)
+        _within("starts", batch.starts, layout.max_row_tokens)
+        _within("page_updates rows", updates[:, 0], layout.max_rows)
+        _within("page_updates indices", updates[:, 1], self._pages.shape[1])
+        _within("page_updates pages", updates[:, 2], layout.num_pages)
+        _within("page_copies", copies[:, :2], layout.num_pages)
+        _within("page_copies slots", copies[:, 2], layout.page_size + 1)
+        _within("score_tokens", batch.score_tokens, tokens)
+        _within("score_targets", batch.score_targets, self.vocab_size)
+        _within("mask_entries", batch.mask_entries, len(batch.rows))
+        sampling = set(batch.rows[batch.samples].tolist()) - set(self._samplers) - set(new)
+        for truth, rule in (
+            (len(set(batch.rows.tolist())) == len(batch.rows), "a row appears once"),
+            (len(batch.query_lens) == len(batch.starts) == len(batch.samples) == len(batch.rows), "columns are equal"),
+            (bool(np.all(batch.query_lens >= 1)), "query_lens are at least 1"),
+            (int(batch.query_lens.sum()) == tokens, "query_lens sum to the number of tokens"),
+            (1 <= tokens <= layout.max_step_tokens, f"a step has 1 to {layout.max_step_tokens} tokens"),
+            (int((batch.starts + batch.query_lens).max(initial=0)) <= layout.max_row_tokens, "rows fit max_row_tokens"),
+            (len(batch.score_tokens) == len(batch.score_targets), "each scored token has a target"),
+            (len(batch.mask_entries) == len(batch.masks), "each mask has an entry"),
+            (not sampling, f"rows that sample have parameters (not {sorted(sampling)})"),
+        ):
+            if not truth:
+                raise ExecutorError(f"step refused: it must be that {rule}")
+
+
+def _within(what: str, numbers: I32, limit: int, least: int = 0) -> None:
+    bad = numbers[(numbers < least) | (numbers >= limit)]
+    if bad.size:
+        raise ExecutorError(f"step refused: {what} must be between {least} and {limit - 1}, not {int(bad[0])}")
+
+
+class _PagedCache:
+    """Keys and values of one stream: [num_pages, page_size, kv_heads, dim], kept in the layout's KV type."""
+
+    def __init__(self, spec: KvStream, layout: Layout) -> None:
+        if layout.kv_dtype not in ("f32", "f16", "bf16"):
+            raise ExecutorError(f"KV type {layout.kv_dtype!r} is not one of f32, f16, bf16")
+        self.spec = spec
+        self._kv_dtype = layout.kv_dtype
+        self._page_size = layout.page_size
+        dtype = np.float16 if layout.kv_dtype == "f16" else np.float32  # bf16: float32 that was rounded
+        self._keys = np.zeros((layout.num_pages, layout.page_size, spec.kv_heads, spec.head_dim), dtype)
+        self._values = np.zeros((layout.num_pages, layout.page_size, spec.kv_heads, spec.v_dim), dtype)
+        self._tables = self._rows = self._positions = np.zeros(0, np.int32)
+
+    def locate(self, page_tables: I32, rows: I32, positions: I32) -> None:
+        """Where the tokens of the coming step lie."""
+        self._tables, self._rows, self._positions = page_tables, rows, positions
+
+    def copy(self, source: int, target: int, slots: int) -> None:
+        self._keys[target, :slots] = self._keys[source, :slots]
+        self._values[target, :slots] = self._values[source, :slots]
+
+    def write(self, k: Array, v: Array) -> None:
+        for token, (row, position) in enumerate(zip(self._rows.tolist(), self._positions.tolist(), strict=True)):
+            page, slot = self._slots(row, np.asarray([position]))
+            self._keys[page, slot] = self._rounded(k[token]).reshape(self.spec.kv_heads, -1)
+            self._values[page, slot] = self._rounded(v[token]).reshape(self.spec.kv_heads, -1)
+
+    def read(self, token: int, first: int, last: int) -> tuple[Array, Array]:
+        pages, slots = self._slots(int(self._rows[token]), np.arange(first, last + 1))
+        return self._keys[pages, slots].astype(np.float32), self._values[pages, slots].astype(np.float32)
+
+    def _slots(self, row: int, positions: NDArray[np.integer]) -> tuple[I32, NDArray[np.integer]]:
+        pages = self._tables[row, positions // self._page_size]
+        if (pages == NO_PAGE).any():
+            missing = int(positions[pages == NO_PAGE][0])
+            raise ExecutorError(f"row {row} has no page for position {missing}")
+        return pages, positions % self._page_size
+
+    def _rounded(self, x: Array) -> NDArray[np.floating]:
+        """In the KV type; halves round to even, numbers beyond its range become infinite."""
+        if self._kv_dtype == "f16":
+            return x.astype(np.float16)
+        if self._kv_dtype == "f32":
+            return x
+        bits = x.view(np.uint32).astype(np.uint64)
+        even = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
+        rounded: Array = np.where(np.isnan(x), np.float32(np.nan), even.astype(np.uint32).view(np.float32))
+        return rounded
