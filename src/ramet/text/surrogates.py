@@ -12,6 +12,6 @@ def refuse_unpaired(text: str, field: str | None = None) -> None:
     except UnicodeEncodeError as error:
         where = f"{field}: " if field else ""
         raise RequestError(
-            f"{where}unpaired surrogate \\u{ord(text[error.start]):04x} at character {error.start}; it is half a character",
+            f"{where}unpaired surrogate \\u{ord(text[error.start]):04x} at character {error.start}, half a character",
             field=field,
         ) from None
