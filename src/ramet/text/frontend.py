@@ -14,16 +14,20 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 import ramet.errors
 from ramet.channel import Abort, Call, Dead, Deltas, Reply, Stop, Submit, TextSide, ToText
 from ramet.errors import DuplicateRequestError, EngineDeadError, RametError, RequestError
-from ramet.text.generation import WHOLE, Choice, GenerateRequest, Generation, TextDecoder
+from ramet.text.detokenizer import Detokenizer
+from ramet.text.generation import WHOLE, Choice, GenerateRequest, Generation
 from ramet.text.limits import Limits, fit, refuse_unsupported
 from ramet.types import EngineRequest, FinishReason, SamplingParams, TokenDelta
+
+if TYPE_CHECKING:
+    from ramet.text.tokenizer import Tokenizer
 
 #: Longer prompts (characters) are tokenized on a thread: 20,000 take about 5 ms, which live streams would feel.
 THREAD_TOKENIZE_CHARS = 20_000
@@ -32,14 +36,6 @@ THREAD_TOKENIZE_CHARS = 20_000
 MIN_SHARED_PROMPT = 64
 
 _SEED_LIMIT = 1 << 63
-
-
-class TextModel(Protocol):
-    """What the pipeline needs of a tokenizer."""
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
-
-    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
 
 
 @dataclass(slots=True)
@@ -69,8 +65,7 @@ class Frontend:
     def __init__(
         self,
         channel: TextSide,
-        tokenizer: TextModel,
-        decoder: Callable[[EngineRequest], TextDecoder],
+        tokenizer: Tokenizer,
         limits: Limits,
         *,
         stream_interval: int = 1,
@@ -83,7 +78,6 @@ class Frontend:
         self.last_message_s = time.monotonic()  # of anything from the engine: its heartbeat
         self.on_dead: Callable[[EngineDeadError], None] | None = None
         self._channel = channel
-        self._decoder = decoder
         self._random = random.Random(random_seed) if random_seed is not None else random.SystemRandom()
         self._live: dict[str, tuple[Generation, Choice]] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}
@@ -184,7 +178,6 @@ class Frontend:
         choices: list[Choice] = []
         hold: dict[int, list[Choice]] = {}
         samples = requests[0].sampling.n
-        several = len(requests) * samples > 1
         for request, prompt in zip(requests, prompts, strict=True):
             fitted, sampling, warning = fit(request, prompt, self.limits)
             if warning:
@@ -192,7 +185,7 @@ class Frontend:
             first = len(choices)
             seed = sampling.sampling_seed
             for sample in range(samples):
-                rid = f"{request.rid}_{len(choices)}" if several and request.rid else request.rid
+                rid = f"{request.rid}_{sample}" if samples > 1 and request.rid else request.rid
                 one = msgspec.structs.replace(sampling, n=1, sampling_seed=self._seed(seed, sample))
                 choices.append(self._choice(len(choices), rid, request, fitted, one, stream))
             if samples > 1 and len(fitted) >= MIN_SHARED_PROMPT:
@@ -226,8 +219,8 @@ class Frontend:
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, computed on a thread when it is long."""
         if len(text) <= THREAD_TOKENIZE_CHARS:
-            return self.tokenizer.encode(text, add_special_tokens)
-        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
 
     def _choice(
         self,
@@ -250,8 +243,10 @@ class Frontend:
             logprob_start_len=request.logprob_start_len,
             token_ids_logprob=request.token_ids_logprob,
         )
-        interval = self.stream_interval if stream else WHOLE
-        return Choice(index, engine_request, self._decoder(engine_request), interval)
+        decoder = Detokenizer(
+            self.tokenizer, skip_special_tokens=sampling.skip_special_tokens, prompt_tail_ids=prompt[-4:]
+        )
+        return Choice(index, engine_request, decoder, self.stream_interval if stream else WHOLE)
 
     def _seed(self, given: int | None, sample: int) -> int:
         """A request's seed; samples of one prompt differ in a way that depends on the seed only."""

@@ -12,9 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ramet.errors import ExecutorError, NotFoundError, OverloadedError, RametError, RequestError
+from ramet.text.detokenizer import Detokenizer
 from ramet.types import EngineRequest, FinishReason, SamplingParams, TokenDelta, TokenLogprob, Usage
 
 #: As a stream interval: one chunk per choice, when it has finished.
@@ -27,7 +27,7 @@ class GenerateRequest:
 
     prompt: str | list[int]  # text or token ids
     sampling: SamplingParams  # `n` samples are drawn; `max_new_tokens` None: whatever the context holds
-    rid: str | None = None  # of the call's single generation, or the stem of several (`rid_0`, `rid_1`, …)
+    rid: str | None = None  # unique among live requests; with n > 1 the stem of `rid_0`, `rid_1`, …
     add_special_tokens: bool = True  # when `prompt` is text
     clamp: bool = False  # reduce `max_new_tokens` to what the context holds, with a warning, instead of refusing
     namespace: str = ""
@@ -36,14 +36,6 @@ class GenerateRequest:
     top_logprobs_num: int = 0
     logprob_start_len: int = -1
     token_ids_logprob: tuple[int, ...] = ()
-
-
-class TextDecoder(Protocol):
-    """Turns one request's tokens into text, whole characters only."""
-
-    def push(self, token_ids: Sequence[int], *, held_bytes: int = 0, cut_bytes: int = 0, final: bool = False) -> str:
-        """The text that became certain by these tokens; `held_bytes` and `cut_bytes` as in `TokenDelta`."""
-        ...
 
 
 @dataclass(slots=True)
@@ -63,7 +55,7 @@ class Choice:
 
     index: int  # prompt-major: prompt 0 sample 0, prompt 0 sample 1, …
     request: EngineRequest
-    decoder: TextDecoder
+    decoder: Detokenizer
     interval: int  # tokens between two chunks
     submitted: bool = False
     arrived_s: float = field(default_factory=time.monotonic)
@@ -131,9 +123,9 @@ class Choice:
                 self.queue_s = delta.queue_s
         last = deltas[-1]
         self.finish = last.finish
-        text = self.decoder.push(
-            new_ids, held_bytes=last.held_bytes, cut_bytes=last.cut_bytes, final=last.finish is not None
-        )
+        text = self.decoder.push(new_ids, held_bytes=max(last.held_bytes, last.cut_bytes))
+        if last.finish is not None:
+            text += self.decoder.finish(last.cut_bytes)
         self.text += text
         self.output_ids += new_ids
         ids += new_ids
