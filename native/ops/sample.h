@@ -21,7 +21,7 @@ namespace ramet {
 constexpr int32_t kNoToken = -1;
 
 // Mirrors `RowParams` of ramet/executor/base.py; meanings and ranges are written there.
-struct SamplingParams {
+struct RowParams {
   double temperature = 0.0;
   int64_t top_k = 0;
   double top_p = 1.0;
@@ -31,7 +31,7 @@ struct SamplingParams {
   double presence_penalty = 0.0;
   double repetition_penalty = 1.0;
   std::vector<int32_t> bias_ids;
-  std::vector<float> bias_values;
+  std::vector<double> bias_values;
   std::vector<int32_t> suppress_ids;
   int64_t suppress_until = 0;
   std::vector<int32_t> generated;
@@ -44,30 +44,29 @@ struct TokenLogprob {
   float logprob;
 };
 
-// Working memory of one thread, reused from row to row; grows to about 20 bytes per vocabulary entry at most.
+// Working memory of one thread, reused from row to row; at most about 30 bytes per vocabulary entry.
 struct SampleScratch {
   std::vector<TokenLogprob> top;  // result: the best tokens, best first; fewer than asked when fewer have a chance
   std::vector<float> chosen;      // result: logprob of each of the row's logprob_ids
 
-  std::vector<float> block_max;
-  std::vector<uint64_t> block_sum;
-  std::vector<float> logits;
-  std::vector<int32_t> ids;
-  std::vector<uint64_t> order;
-  std::vector<uint64_t> weights;
+  std::vector<float> block_max;    // of the row's logits
+  std::vector<float> logits;       // of the tokens in `order`
+  std::vector<uint64_t> order;     // candidates, as keys that fall along the order of tokens
+  std::vector<uint64_t> selected;  // candidates while they are being reordered
+  std::vector<uint64_t> weights;   // of the tokens in `order`
 };
 
 struct SampledToken {
   int32_t id = kNoToken;
-  float logprob;  // NaN unless the row asked for logprobs and a token was drawn
+  float logprob = 0.0f;  // NaN unless the row asked for logprobs and a token was drawn
 };
 
 // The state of one row between steps.
 class RowSampler {
  public:
-  // Starts a request in this row, forgetting the one before. Raises (std::invalid_argument) on an id outside
-  // [0, vocab_size) or on lists of unequal length.
-  void Set(SamplingParams params, int64_t vocab_size);
+  // Starts a request in this row, forgetting the one before. Raises on an id outside [0, vocab_size) and
+  // on bias lists of unequal length.
+  void Set(RowParams params, int64_t vocab_size);
 
   // Draws the next token and counts it as generated. `logits` has vocab_size floats and is edited in place; `mask` is null or
   // has a bit per token, set where the grammar allows it. kNoToken, and nothing counted, if a logit is NaN or +inf or if no
@@ -78,14 +77,16 @@ class RowSampler {
   // The token drawn last, or the last of `params.generated`; kNoToken before the first.
   int32_t last_token() const { return last_token_; }
   int64_t num_generated() const { return num_generated_; }
-  const SamplingParams& params() const { return params_; }
+  const RowParams& params() const { return params_; }
 
  private:
   void Observe(int32_t token);
+  bool EditsLogits(const uint32_t* mask) const;
   void EditLogits(float* logits, int64_t vocab_size, const uint32_t* mask) const;
 
-  SamplingParams params_;
-  std::unordered_map<int32_t, int32_t> counts_;  // of generated tokens; kept only while a penalty needs it
+  RowParams params_;
+  bool penalised_ = false;
+  std::unordered_map<int32_t, int32_t> counts_;  // of generated tokens, if penalised
   int64_t num_generated_ = 0;
   int32_t last_token_ = kNoToken;
 };
