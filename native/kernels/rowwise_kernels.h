@@ -14,11 +14,8 @@ constexpr int kNumActivations = 6;
 enum class RopeStyle : uint8_t { kHalf, kInterleaved };
 
 struct RowwiseKernels {
-  // y = x / sqrt(mean(x²) + eps) · (offset + w), over n floats. Sums run over 16 fixed lanes.
+  // y = x / sqrt(mean(x²) + eps) · (offset + w), over n floats. The sum runs over fixed lanes.
   void (*rms_norm)(const float* x, const float* w, int64_t n, float eps, float offset, float* y);
-
-  // sum = a + b, then y = rms_norm(sum): the same bits as the two ops apart.
-  void (*add_rms_norm)(const float* a, const float* b, const float* w, int64_t n, float eps, float offset, float* sum, float* y);
 
   // y = (x - mean) / sqrt(var + eps) · w + b
   void (*layer_norm)(const float* x, const float* w, const float* b, int64_t n, float eps, float* y);

@@ -8,13 +8,5 @@
 #include "kernels/math.inl"
 #include "kernels/rowwise.inl"
 #include "kernels/attend.inl"
-#if __has_include("kernels/matmul.inl")
 #include "kernels/matmul.inl"
-#else
-namespace ramet { namespace { constexpr MatMulKernels kMatMulKernels = {}; } }
-#endif
-#if __has_include("kernels/sample.inl")
 #include "kernels/sample.inl"
-#else
-namespace ramet { namespace { constexpr SampleKernels kSampleKernels = {}; } }
-#endif
