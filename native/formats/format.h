@@ -14,7 +14,6 @@ struct FormatInfo {
   std::string_view name;     // as plans and weights spell it: "q4_1"
   int64_t block_elements;    // elements that share a block: 1, 32 or 256
   int64_t block_bytes;       // bytes of such a block in the file
-  int64_t packed_bytes;      // bytes of block_elements elements of each of 16 rows in a packed panel (see kernels/panel.h)
   bool quantised;            // activations are quantised to 8 bits for it
 };
 

@@ -14,7 +14,7 @@ constexpr int64_t kPanelOutputs = 16;
 // Rows of x are taken in tiles of 8; a shorter last tile is padded to 1, 2, 4 or 8.
 constexpr int64_t kTileRows = 8;
 
-constexpr int64_t PaddedTileRows(int64_t rows) { return rows >= 5 ? 8 : rows >= 3 ? 4 : rows; }
+static constexpr int64_t PaddedTileRows(int64_t rows) { return rows >= 5 ? 8 : rows >= 3 ? 4 : rows; }
 
 // 32 activations of one row, quantised: x ≈ scale · codes.
 struct ActivationBlock {
@@ -26,7 +26,7 @@ struct ActivationBlock {
 static_assert(sizeof(ActivationBlock) == 48);
 
 // Blocks that `rows` rows of `blocks_per_row` blocks occupy: tile by tile, within a tile [block][padded row].
-constexpr int64_t ActivationBlocks(int64_t rows, int64_t blocks_per_row) {
+static constexpr int64_t ActivationBlocks(int64_t rows, int64_t blocks_per_row) {
   const int64_t tail = rows % kTileRows;
   return (rows - tail + (tail ? PaddedTileRows(tail) : 0)) * blocks_per_row;
 }
