@@ -47,18 +47,19 @@ class Detokenizer:
         self._pending_bytes = 0
         self._open_prompt = unfinished_tail(b"".join(map(self._bytes, prompt_tail_ids[-_MAX_UTF8_BYTES:])))
 
-    def push(self, token_ids: Iterable[int], *, held_bytes: int = 0) -> str:
+    def push(self, token_ids: Iterable[int], *, held_bytes: int = 0, cut_bytes: int = 0, final: bool = False) -> str:
         """Take new tokens; return the text that may now be shown.
 
         `held_bytes`: that many trailing bytes of everything pushed so far stay back. They may grow or shrink from call
-        to call, but never reach back over what an earlier call has released (`BrokenInvariant`).
+        to call, but never reach back over what an earlier call has released (`BrokenInvariant`). `final`: these are the
+        last tokens; the same as holding `cut_bytes` and then `finish(cut_bytes)`.
         """
         for id in token_ids:
             data = self._bytes(id)
             if data:
                 self._pending.append((data, id not in self._hidden))
                 self._pending_bytes += len(data)
-        return self._decode(self._release(held_bytes))
+        return self.finish(cut_bytes) if final else self._decode(self._release(held_bytes))
 
     def finish(self, cut_bytes: int = 0) -> str:
         """The rest of the text, without the last `cut_bytes` bytes; an unfinished character becomes one U+FFFD.

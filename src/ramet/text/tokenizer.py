@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tokenizers
-from tokenizers import AddedToken
-
 from ramet.errors import CheckpointError, RequestError
 from ramet.text import gguf_vocab, hf_vocab
+from ramet.text.marked_specials import MarkedSpecials
 from ramet.text.surrogates import refuse_unpaired
 from ramet.text.vocabulary import Vocabulary
 
@@ -64,8 +62,9 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._backend = vocabulary.backend
-        self._literal: tokenizers.Tokenizer | None = None
-        self._literal_lock = threading.Lock()
+        self._marked_specials: MarkedSpecials | None = None
+        self._lock = threading.Lock()
+        self._add_bos = self.bos_token_id is not None and self._backend.encode("").ids[:1] == [self.bos_token_id]
         self._special_texts = tuple(vocabulary.tokens[id] for id in sorted(vocabulary.special_ids))
 
     @property
@@ -105,8 +104,7 @@ class Tokenizer:
     @property
     def add_bos(self) -> bool:
         """Whether `encode` puts BOS in front when `add_special_tokens` is true."""
-        bos = self.bos_token_id
-        return bos is not None and self._backend.encode("").ids[:1] == [bos]
+        return self._add_bos
 
     @property
     def strip_leading_space(self) -> bool:
@@ -130,49 +128,45 @@ class Tokenizer:
         id: int | None = self._backend.token_to_id(token)
         return id
 
-    def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = True, *, parse_special: bool = True) -> list[int]:
         """Token ids of `text`.
 
         `add_special_tokens`: BOS (and EOS) where the model wants them. `parse_special`: text that spells a special
         token becomes that token; otherwise it is ordinary text, as it must be for what a user wrote. Raises
         `RequestError` when `text` has an unpaired surrogate, which no UTF-8 text can have.
         """
-        backend = self._backend if parse_special else self._ordinary_only()
-        try:
-            ids: list[int] = backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except TypeError:  # the library's word for a string that is not valid Unicode
-            refuse_unpaired(text)
-            raise
-        return ids
+        return self.encode_batch([text], add_special_tokens, parse_special=parse_special)[0]
 
     def encode_batch(
-        self, texts: Sequence[str], *, add_special_tokens: bool = True, parse_special: bool = True
+        self, texts: Sequence[str], add_special_tokens: bool = True, *, parse_special: bool = True
     ) -> list[list[int]]:
         """`encode` of every text, on all cores where there are many."""
-        backend = self._backend if parse_special else self._ordinary_only()
-        try:
-            encodings = backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-        except TypeError:
-            for text in texts:
-                refuse_unpaired(text)
-            raise
-        return [encoding.ids for encoding in encodings]
+        for text in texts:
+            refuse_unpaired(text)
+        if not parse_special:
+            return self._marked().encode_batch(texts, add_special_tokens)
+        if len(texts) == 1:
+            return [self._backend.encode(texts[0], add_special_tokens=add_special_tokens).ids]
+        return [
+            each.ids for each in self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        ]
 
     def decode(
         self,
-        ids: Iterable[int],
+        token_ids: Iterable[int],
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
         *,
         continuation: bool = False,
     ) -> str:
-        """The text of `ids`. `spaces_between_special_tokens` changes nothing: no tokenizer that ramet reads puts any.
+        """The text of `token_ids`. `spaces_between_special_tokens` changes nothing: no tokenizer that ramet reads
+        puts any.
 
         Raises `RequestError` for an id outside the vocabulary.
         """
         table, hidden = self.token_bytes, self.special_ids if skip_special_tokens else ()
         parts: list[bytes] = []
-        for id in ids:
+        for id in token_ids:
             if not 0 <= id < len(table):
                 raise RequestError(f"token id {id} is outside the vocabulary (0 to {len(table) - 1})")
             if id not in hidden:
@@ -180,29 +174,24 @@ class Tokenizer:
         text = b"".join(parts).decode("utf-8", "replace")
         return text[1:] if self.strip_leading_space and not continuation and text.startswith(" ") else text
 
-    def _ordinary_only(self) -> tokenizers.Tokenizer:
-        """A second view of the same model that reads special tokens as ordinary text, made when first needed.
+    def encode_chat(self, pieces: Iterable[tuple[str, bool]]) -> list[int]:
+        """Token ids of a rendered chat: (text, trusted) pieces in order.
 
-        The library's switch for this is a property of the whole object, so flipping it on the shared one would race.
+        A special token's text becomes the token only where it lies inside one trusted piece. Where no untrusted piece
+        spells one, the ids are those of the joined text encoded as usual. BOS is added where the model wants it and the
+        text does not begin with it already; nothing is added at the end.
         """
-        with self._literal_lock:
-            if self._literal is None:
-                self._literal = _without_specials(self._backend)
-            return self._literal
+        pieces = list(pieces)
+        if all(trusted for _, trusted in pieces):
+            ids = self.encode("".join(text for text, _ in pieces), False)
+        else:
+            ids = self._marked().encode_pieces(pieces)
+        bos = self.bos_token_id
+        return [bos, *ids] if bos is not None and self.add_bos and ids[:1] != [bos] else ids
 
-
-def _without_specials(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """A tokenizer over the same model object (no copy of the vocabulary) with `encode_special_tokens` set."""
-    twin = tokenizers.Tokenizer(backend.model)
-    added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
-    for _, token in sorted(added.items()):
-        twin.add_special_tokens([token]) if token.special else twin.add_tokens([token])
-    if twin.get_added_tokens_decoder().keys() != added.keys():  # ids with gaps, which only the file format can express
-        twin = tokenizers.Tokenizer.from_str(backend.to_str())
-    else:
-        for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
-            value = getattr(backend, part)
-            if value is not None:
-                setattr(twin, part, value)
-    twin.encode_special_tokens = True
-    return twin
+    def _marked(self) -> MarkedSpecials:
+        """Made when first needed: most servers never meet a special token's text in what clients write."""
+        with self._lock:
+            if self._marked_specials is None:
+                self._marked_specials = MarkedSpecials(self._backend)
+            return self._marked_specials
