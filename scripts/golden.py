@@ -1,0 +1,39 @@
+"""Remakes the stored outputs that tests compare with: `plans`, or `models` (torch and transformers)."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+
+REFERENCE = Path(__file__).resolve().parent.parent / "tests" / "reference"
+PLANS = REFERENCE.parent / "golden" / "plans"
+
+
+def plans() -> None:
+    """The plan text of every tiny checkpoint."""
+    from ramet.models import ModelConfig, build_plan
+    from ramet.plan.text import to_text
+
+    PLANS.mkdir(parents=True, exist_ok=True)
+    for config in sorted((REFERENCE / "checkpoints").glob("*/config.json")):
+        plan = build_plan(ModelConfig.from_hf(json.loads(config.read_text(encoding="utf-8"))))
+        (PLANS / f"{config.parent.name}.txt").write_text(to_text(plan), encoding="utf-8")
+
+
+def models() -> None:
+    """Tiny random checkpoints and the greedy tokens of transformers on them."""
+    importlib.import_module("golden_models").make(REFERENCE)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("plans", "models"))
+    sys.path.insert(0, str(Path(__file__).parent))
+    {"plans": plans, "models": models}[parser.parse_args().what]()
+
+
+if __name__ == "__main__":
+    main()
