@@ -1,7 +1,6 @@
 // Bodies of SampleKernels, compiled once per tier: the vector width follows the tier's flags, the results do not.
 //
 // Needs -ffp-contract=off: a fused multiply-add rounds once where the definition (ramet/executor/sampling.py) rounds twice.
-#include <cstddef>
 #include <cstdint>
 
 #include "kernels/sample_kernels.h"
@@ -132,7 +131,9 @@ uint64_t Weights(const float* logits, int64_t n, float max, float inverse_temper
   pair.low -= kTwo52Bits;
   pair.high -= kTwo52Bits;
   sums += pair.low + pair.high;
-  __builtin_memcpy(weights + i, &pair, static_cast<size_t>(n - i) * sizeof(uint64_t));
+  uint64_t tail[kWidth];
+  __builtin_memcpy(tail, &pair, sizeof(pair));
+  for (int64_t lane = 0; i + lane < n; ++lane) weights[i + lane] = tail[lane];
   return Sum(sums);
 }
 
