@@ -29,7 +29,7 @@ _BY_TYPE: Final = {fmt.gguf_type: fmt for fmt in FORMATS.values()}
 _UNREAD_NAMES: Final = (
     "4:Q4_2 5:Q4_3 9:Q8_1 15:Q8_K 16:IQ2_XXS 17:IQ2_XS 18:IQ3_XXS 19:IQ1_S 20:IQ4_NL 21:IQ3_S 22:IQ2_S 23:IQ4_XS 24:I8 "
     "25:I16 26:I32 27:I64 28:F64 29:IQ1_M 31:Q4_0_4_4 32:Q4_0_4_8 33:Q4_0_8_8 34:TQ1_0 35:TQ2_0 36:IQ4_NL_4_4 "
-    "37:IQ4_NL_4_8 38:IQ4_NL_8_8 39:MXFP4 40:NVFP4"
+    "37:IQ4_NL_4_8 38:IQ4_NL_8_8 39:MXFP4 40:NVFP4 41:Q1_0"
 )
 _UNREAD_TYPES: Final = {int(code): name for code, name in (pair.split(":") for pair in _UNREAD_NAMES.split())}
 _OLD_MAGICS: Final = {b"lmgg": "GGML", b"fmgg": "GGMF", b"tjgg": "GGJT", b"algg": "GGLA"}

@@ -96,7 +96,7 @@ def _fetch_from_hub(
     try:
         found = snapshot_download(repo, revision=revision, cache_dir=download_dir, allow_patterns=patterns)
     except Exception as error:
-        # Whatever the hub's client or the transport below it raises, to the user it is one thing with one of four cures.
+        # Whatever the hub's client or the transport below it raises, the user needs one of four cures.
         at = f"{repo} at {revision}" if revision else repo
         if isinstance(error, GatedRepoError):
             cure = "the model is gated: accept its terms on the hub and run `hf auth login`"
