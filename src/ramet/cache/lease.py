@@ -55,7 +55,7 @@ class KvCache:
         return -(-tokens // self.page_size)
 
     def acquire(self, namespace: str, tokens: I32, limit: int, headroom_pages: int = 0) -> Lease | None:
-        """A lease on a free row (there must be one) with pages for all of `tokens`, of which `lease.reused` are computed.
+        """A lease on a free row (there must be one), with pages for all `tokens`; `lease.reused` of them are computed.
 
         Reuse is the longest cached prefix of `tokens[:limit]`. None, and nothing done, unless `headroom_pages` stay
         available afterwards.

@@ -22,7 +22,7 @@ class PageAllocator:
         left = self.free_count - count
         if left < 0:
             raise BrokenInvariant(f"{count} pages wanted, {self.free_count} free")
-        pages = self._stack[left : self.free_count][::-1].copy()
+        pages: I32 = self._stack[left : self.free_count][::-1].copy()
         self.free_count = left
         self._is_free[pages] = False
         return pages

@@ -82,9 +82,7 @@ class PrefixTree:
         if node is None:
             return 0
         if not inside:
-            return (
-                node.depth + self._partial(node, _key(tokens[node.depth : min(limit, node.depth + self.page_size)]))[2]
-            )
+            return node.depth + self._partial(node, tokens[:limit])[2]
         child, pages = inside
         at = pages * self.page_size
         rest = tokens[node.depth + at : limit]

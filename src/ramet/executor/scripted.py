@@ -141,7 +141,8 @@ class ScriptedExecutor:
 
     def _previous_prints(self, rows: NDArray[np.integer], starts: NDArray[np.integer]) -> U64:
         pages, slots = self._locate(rows, np.maximum(starts - 1, 0))
-        return np.where(starts == 0, np.uint64(0), self._prints[pages, slots])
+        before: U64 = np.where(starts == 0, np.uint64(0), self._prints[pages, slots])
+        return before
 
     def _locate(self, rows: NDArray[np.integer], positions: NDArray[np.integer]) -> tuple[I32, NDArray[np.integer]]:
         pages = self._table[rows, positions // self.layout.page_size]
@@ -247,7 +248,7 @@ class ScriptedExecutor:
     def _logits(self, preferred: int, digest: int) -> F32:
         noise = np.arange(self.vocab_size, dtype=np.uint64) * np.uint64(_BASE) + np.uint64(digest)
         noise = (noise ^ (noise >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-        logits = ((noise >> np.uint64(40)).astype(np.float32)) / np.float32(1 << 24)
+        logits: F32 = (noise >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
         logits[preferred] = PREFERRED_LOGIT
         return logits
 
