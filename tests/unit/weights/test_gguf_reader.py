@@ -17,7 +17,7 @@ from ramet.weights.tensor import Weight
 
 
 def _write(path: Path, tensors: int = 3, *, split: int = 0) -> Path:
-    """A model with metadata of every type and some tensors; `split`: at most that many in a file."""
+    """A model with metadata of every type and some tensors; `split`: the most that a file may have."""
     writer = gguf.GGUFWriter(path, "llama", split_max_tensors=split)
     writer.add_uint8("t.u8", 200)
     writer.add_int8("t.i8", -3)
@@ -52,7 +52,7 @@ def _string(text: bytes) -> bytes:
 
 
 def _header(metadata: list[bytes] | None = None, tensors: list[bytes] | None = None, data: bytes = b"") -> bytes:
-    """A model with metadata of every type and some tensors; `split`: the most that a file may have."""
+    """A file made by hand; a metadata entry is key, type, value; a tensor name, dimensions, type, offset."""
     metadata, tensors = metadata or [], tensors or []
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)) + b"".join(metadata) + b"".join(tensors)
     return head + bytes(-len(head) % 32) + data
