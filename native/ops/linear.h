@@ -35,7 +35,7 @@ struct PackedMatrix {
 
 // Packs on all threads of the pool; must not be called from inside it. Raises on shapes that the format cannot hold, on a
 // row order that leaves the matrix and on a target that cannot be made.
-PackedMatrix PackMatrix(const WeightSource& source, const KernelTable& kernels, ThreadPool& pool);
+PackedMatrix PackMatrix(const WeightSource& source, ThreadPool& pool);
 
 // Row `row` (0 <= row < n) as k floats: exactly the values that the packed file bytes (or the requantised ones) stand for.
 void UnpackRow(const PackedMatrix& matrix, int64_t row, float* out);

@@ -192,7 +192,7 @@ void CheckSource(const WeightSource& source, Format target) {
 
 }  // namespace
 
-PackedMatrix PackMatrix(const WeightSource& source, const KernelTable&, ThreadPool& pool) {
+PackedMatrix PackMatrix(const WeightSource& source, ThreadPool& pool) {
   const Format format = source.target.value_or(source.format);
   CheckSource(source, format);
   PackedMatrix packed;

@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
     const double start = Seconds();
     size_t bytes = 0;
     while (bytes < (size_t{160} << 20)) {
-      copies.push_back(PackMatrix({.format = format, .n = n, .k = k, .bytes = file.data()}, kernels, pool));
+      copies.push_back(PackMatrix({.format = format, .n = n, .k = k, .bytes = file.data()}, pool));
       bytes += copies.back().bytes.size();
     }
     const double pack = Seconds() - start;
