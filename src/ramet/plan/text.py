@@ -8,7 +8,8 @@ from ramet.plan.plan import Op, Plan
 def to_text(plan: Plan) -> str:
     """Streams, tables, then the operations in order:
 
-    `%7 layers.0.rope [tokens, 64] = rope(%4, %1) heads=4 …`; weights stand as name[shape] behind the values.
+    `%7 layers.0.rope [tokens, 64] = rope(%4, %1) heads=4 …`; weights stand as name[shape] behind the values. Numbers are
+    shortened to six digits, so that a float32 of a GGUF file and a float64 of a config.json look alike.
     """
     lines = [f"plan {plan.name}"]
     lines.extend(
@@ -28,5 +29,7 @@ def _line(plan: Plan, op: Op) -> str:
     )
     operands = [f"%{v}" for v in op.inputs]
     operands += [f"{w.name}[{', '.join(map(str, w.shape))}]" for w in (plan.weights[i] for i in op.weights)]
-    attrs = "".join(f" {name}={value}" for name, value in op.attrs.items())
+    attrs = "".join(
+        f" {name}={value:.6g}" if isinstance(value, float) else f" {name}={value}" for name, value in op.attrs.items()
+    )
     return f"{results} = {op.kind}({', '.join(operands)}){attrs}"
