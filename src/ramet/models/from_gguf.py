@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ramet.errors import CheckpointError
 from ramet.models.config import ModelConfig
 from ramet.models.keys import Keys
@@ -104,7 +106,7 @@ def _windows(keys: Keys, num_layers: int, gemma: bool) -> tuple[int, ...]:
     layers = range(max(0, min(num_layers, 1 << 16)))
     window = keys.integer("attention.sliding_window", 0)
     pattern = keys.get("attention.sliding_window_pattern")
-    if isinstance(pattern, Sequence) and not isinstance(pattern, str):
+    if isinstance(pattern, (Sequence, np.ndarray)) and not isinstance(pattern, str):
         if len(pattern) != len(layers):
             raise keys.wrong("attention.sliding_window_pattern", "a period, or a flag per layer")
         return tuple(window if flag else 0 for flag in pattern)

