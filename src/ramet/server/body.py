@@ -9,15 +9,13 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from ramet.errors import RequestAborted, RequestError
-from ramet.server.errors import BodyTooLarge, BodyTypeError
+from ramet.server.errors import BodyTooLarge, BodyTypeError, type_error
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_PATH = re.compile(r"^(?P<what>.*) - at `\$\.?(?P<path>.*)`$", re.DOTALL)
 _MALFORMED_AT = re.compile(r"\(byte (\d+)\)$")
 _NON_FINITE = re.compile(rb"-?(NaN|Infinity)")
 _KEY_BEFORE = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:\s*-?$')
-_KINDS = {"`object`": "an object", "`array`": "an array", "`str`": "a string", "`int`": "an integer"}
 
 
 class Body(Generic[T]):
@@ -29,10 +27,10 @@ class Body(Generic[T]):
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind)
         self._keys: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
-    def decode(self, raw: bytes) -> tuple[T, list[str]]:
-        """The body, and the top-level keys that mean nothing here."""
-        value = decode_with(self._decoder, raw)
-        unknown = [key for key in self._keys.decode(raw) if key not in self.known]
+    def decode(self, raw: bytes) -> tuple[T, dict[str, bytes]]:
+        """The body, and the top-level keys that its type does not have, with their JSON."""
+        value: T = decode_with(self._decoder, raw)
+        unknown = {key: bytes(text) for key, text in self._keys.decode(raw).items() if key not in self.known}
         return value, unknown
 
 
@@ -41,22 +39,11 @@ def decode_with(decoder: msgspec.json.Decoder[Any], raw: bytes, at: str = "") ->
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
-        raise _type_error(str(error), at) from None
+        raise type_error(str(error), at) from None
     except RecursionError:
         raise RequestError("The body is nested too deeply.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _malformed(raw, str(error)) from None
-
-
-def _type_error(text: str, at: str) -> BodyTypeError:
-    match = _PATH.match(text)
-    what, path = (match["what"], match["path"]) if match else (text, "")
-    path = ".".join(part for part in (at, path) if part)
-    if not path:
-        for name, words in _KINDS.items():
-            what = what.replace(name, words)
-        return BodyTypeError(f"The body is not valid: {what}.")
-    return BodyTypeError(f"{path}: {what[0].lower()}{what[1:]}", field=re.split(r"[.\[]", path)[0])
 
 
 def _malformed(raw: bytes, text: str) -> RequestError:

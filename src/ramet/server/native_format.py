@@ -10,7 +10,7 @@ import msgspec
 
 from ramet import sampling_params
 from ramet.errors import RequestError
-from ramet.server.errors import BodyTypeError
+from ramet.server.errors import BodyTypeError, type_error
 from ramet.text.generation import Choice, Chunk, GenerateRequest
 from ramet.types import FinishReason, SamplingParams, TokenLogprob
 
@@ -47,7 +47,36 @@ NOT_YET = frozenset(
     "token_indices_to_pool embed_overrides".split()
 )
 
-_SAMPLING_KEYS = tuple(field.name for field in msgspec.structs.fields(SamplingParams))
+
+class SamplingTypes(msgspec.Struct, kw_only=True):
+    """JSON types of `sampling_params`; ranges are checked by `ramet.sampling_params`. Null means the default."""
+
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    sampling_seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    stop_regex: str | list[str] | None = None
+    ignore_eos: bool | None = None
+    no_stop_trim: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    n: int | None = None
+    json_schema: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: str | None = None
+
+
+_SAMPLING_KEYS = (*SamplingTypes.__struct_fields__, *sampling_params.UNSUPPORTED_FIELDS)
 
 
 def read_sampling(given: Mapping[str, Any] | None) -> tuple[SamplingParams, bool]:
@@ -57,6 +86,10 @@ def read_sampling(given: Mapping[str, Any] | None) -> tuple[SamplingParams, bool
         if key not in _SAMPLING_KEYS:
             names = ", ".join(f"`{name}`" for name in _SAMPLING_KEYS)
             raise BodyTypeError(f"sampling_params: unknown field `{key}`, expected one of {names}", field=key)
+    try:
+        msgspec.convert(given, SamplingTypes)
+    except msgspec.ValidationError as error:
+        raise type_error(str(error), "sampling_params") from None
     return sampling_params.parse(given), given.get("max_new_tokens") is not None
 
 

@@ -12,7 +12,7 @@ import itertools
 import random
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from ramet.text.limits import Limits, fit, refuse_unsupported
 from ramet.types import EngineRequest, FinishReason, SamplingParams, TokenDelta
 
 if TYPE_CHECKING:
+    from ramet.text.chat_template import ChatTemplate
     from ramet.text.tokenizer import Tokenizer
 
 #: Longer prompts (characters) are tokenized on a thread: 20,000 take about 5 ms, which live streams would feel.
@@ -34,6 +35,9 @@ THREAD_TOKENIZE_CHARS = 20_000
 
 #: A prompt shorter than this (tokens) is not worth computing before its other samples start.
 MIN_SHARED_PROMPT = 64
+
+#: How long a flush waits for the engine to become idle when no request is known to be live.
+MIN_FLUSH_WAIT_S = 0.25
 
 _SEED_LIMIT = 1 << 63
 
@@ -68,14 +72,17 @@ class Frontend:
         tokenizer: Tokenizer,
         limits: Limits,
         *,
+        template: ChatTemplate | None = None,
         stream_interval: int = 1,
         random_seed: int | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.limits = limits
+        self.template = template
         self.stats = Stats()
         self.stream_interval = stream_interval
         self.last_message_s = time.monotonic()  # of anything from the engine: its heartbeat
+        self.last_submit_s = 0.0
         self.on_dead: Callable[[EngineDeadError], None] | None = None
         self._channel = channel
         self._random = random.Random(random_seed) if random_seed is not None else random.SystemRandom()
@@ -222,6 +229,34 @@ class Frontend:
             return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
 
+    async def chat_prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        size: int = 0,
+        continue_final_message: bool = False,
+        add_generation_prompt: bool = True,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of a chat. `size` is about the number of characters: long chats are rendered on a thread."""
+        template = self.template
+        if template is None:
+            raise RequestError(
+                "The model has no chat template; start the server with --chat-template or use completions.",
+                field="messages",
+            )
+
+        def render() -> list[int]:
+            pieces = template.render_pieces(
+                messages,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                **(template_kwargs or {}),
+            )
+            return self.tokenizer.encode_chat(pieces)
+
+        return render() if size <= THREAD_TOKENIZE_CHARS else await asyncio.to_thread(render)
+
     def _choice(
         self,
         index: int,
@@ -246,7 +281,8 @@ class Frontend:
         decoder = Detokenizer(
             self.tokenizer, skip_special_tokens=sampling.skip_special_tokens, prompt_tail_ids=prompt[-4:]
         )
-        return Choice(index, engine_request, decoder, self.stream_interval if stream else WHOLE)
+        interval = self.stream_interval if stream else WHOLE
+        return Choice(index, engine_request, decoder, self.tokenizer.token_bytes, interval)
 
     def _seed(self, given: int | None, sample: int) -> int:
         """A request's seed; samples of one prompt differ in a way that depends on the seed only."""
@@ -264,6 +300,7 @@ class Frontend:
     def _submit(self, choices: list[Choice]) -> None:
         if self._dead is not None:
             raise self._dead
+        self.last_submit_s = time.monotonic()
         for choice in choices:
             choice.submitted = True
         self._channel.send(Submit([choice.request for choice in choices]))
@@ -304,6 +341,19 @@ class Frontend:
             return await future
         finally:
             self._calls.pop(call_id, None)
+
+    async def flush_cache(self, timeout_s: float = 0.0) -> bool:
+        """Empty the prefix cache; False if requests were running or waiting for all of that time.
+
+        The engine may need a moment to let go of a request whose last token has just been read.
+        """
+        until = time.monotonic() + max(timeout_s, MIN_FLUSH_WAIT_S)
+        while not await self.call("flush_cache"):
+            now = time.monotonic()
+            if now >= until or (self._live and now >= until - MIN_FLUSH_WAIT_S):
+                return False
+            await asyncio.sleep(0.005)
+        return True
 
     async def probe(self, timeout_s: float) -> bool:
         """Whether the engine says anything within the time: whatever it is doing, or one token made for this."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ramet.errors import ExecutorError, NotFoundError, OverloadedError, RametError, RequestError
@@ -30,6 +30,7 @@ class GenerateRequest:
     rid: str | None = None  # unique among live requests; with n > 1 the stem of `rid_0`, `rid_1`, …
     add_special_tokens: bool = True  # when `prompt` is text
     clamp: bool = False  # reduce `max_new_tokens` to what the context holds, with a warning, instead of refusing
+    names: Mapping[str, str] = field(default_factory=dict)  # the dialect's spelling of sampling fields, for errors
     namespace: str = ""
     priority: int = 0
     return_logprob: bool = False
@@ -56,6 +57,7 @@ class Choice:
     index: int  # prompt-major: prompt 0 sample 0, prompt 0 sample 1, …
     request: EngineRequest
     decoder: Detokenizer
+    token_bytes: Sequence[bytes]
     interval: int  # tokens between two chunks
     submitted: bool = False
     arrived_s: float = field(default_factory=time.monotonic)
@@ -123,9 +125,10 @@ class Choice:
                 self.queue_s = delta.queue_s
         last = deltas[-1]
         self.finish = last.finish
-        text = self.decoder.push(new_ids, held_bytes=max(last.held_bytes, last.cut_bytes))
+        cut = self._cut(last)
+        text = self.decoder.push(new_ids, held_bytes=max(last.held_bytes, cut))
         if last.finish is not None:
-            text += self.decoder.finish(last.cut_bytes)
+            text += self.decoder.finish(cut)
         self.text += text
         self.output_ids += new_ids
         ids += new_ids
@@ -134,6 +137,13 @@ class Choice:
         self.output_logprobs += logprobs
         self._carried_ids, self._carried_logprobs = [], []
         return Chunk(self, text, ids, logprobs, last.finish)
+
+    def _cut(self, last: TokenDelta) -> int:
+        """Trailing bytes that are no text: a stop string, by the engine, or the stop token unless it is to be kept."""
+        finish = last.finish
+        if finish is not None and isinstance(finish.matched, int) and not self.request.sampling.no_stop_trim:
+            return len(self.token_bytes[finish.matched]) if finish.matched < len(self.token_bytes) else 0
+        return last.cut_bytes
 
 
 class Generation:

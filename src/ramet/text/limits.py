@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ramet import sampling_params
 from ramet.errors import RequestError, RequestTooLong
 from ramet.text.generation import GenerateRequest
 from ramet.types import SamplingParams
@@ -65,7 +66,7 @@ def fit(request: GenerateRequest, prompt: list[int], limits: Limits) -> tuple[li
                 f"Requested token count exceeds the model's maximum context length of {context} tokens. "
                 f"You requested a total of {len(prompt) + asked} tokens: {len(prompt)} tokens from the input and "
                 f"{asked} tokens for the completion.",
-                field="max_new_tokens",
+                field=request.names.get("max_new_tokens", "max_new_tokens"),
             )
         note = f"max tokens reduced from {asked} to {room}, what the context of {context} holds"
         warning = f"{warning}; {note}" if warning else note
@@ -76,8 +77,7 @@ def fit(request: GenerateRequest, prompt: list[int], limits: Limits) -> tuple[li
             field="logprob_start_len",
         )
     limits.check_ids(request.token_ids_logprob, "token_ids_logprob")
-    limits.check_ids(sampling.stop_token_ids, "stop_token_ids")
-    limits.check_ids(list(sampling.logit_bias), "logit_bias")
+    sampling_params.check(sampling, vocab_size=limits.vocab_size, names=request.names)
     if sampling.min_new_tokens > asked:
         sampling = msgspec.structs.replace(sampling, min_new_tokens=asked)
     return prompt, msgspec.structs.replace(sampling, max_new_tokens=asked), warning

@@ -1,0 +1,144 @@
+"""The FastAPI application: routes, middleware, errors, and the OpenAPI document."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+import ramet
+from ramet.errors import RametError
+from ramet.server.admin import AbortRequest, Admin
+from ramet.server.auth import Auth
+from ramet.server.context import Context
+from ramet.server.errors import is_openai, openai_error
+from ramet.server.info import DetokenizeRequest, Info, TokenizeRequest
+from ramet.server.metrics import Metrics
+from ramet.server.native import Generate
+from ramet.server.native_format import NativeRequest
+from ramet.server.openai.chat import Chat, ChatRequest
+from ramet.server.openai.completions import CompletionRequest, Completions
+from ramet.server.openai.models import Models
+from ramet.server.responses import error_response, http_error_response, json_response
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def create_app(context: Context, *, metrics: bool = True) -> FastAPI:
+    """The application over `context`, which may get its frontend later: until then routes answer 503."""
+    app = FastAPI(
+        title="ramet",
+        version=ramet.__version__,
+        root_path=context.server.fastapi_root_path,
+        openapi_url="/openapi.json",
+    )
+    _add_routes(app, context)
+    if metrics:
+        # Not through the schema: its answer is not JSON and it is for scrapers.
+        app.add_route("/metrics", Metrics(context).scrape, include_in_schema=False)
+    app.add_exception_handler(RametError, _ramet_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected)
+    app.add_middleware(Auth, api_key=context.server.api_key, admin_api_key=context.server.admin_api_key)
+    app.add_middleware(
+        CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"], allow_credentials=True
+    )
+    return app
+
+
+def _add_routes(app: FastAPI, context: Context) -> None:
+    schemas = _Schemas(app)
+    info, admin, models = Info(context), Admin(context), Models(context)
+
+    def add(paths: str, handler: Handler, methods: str = "GET", body: type[msgspec.Struct] | None = None) -> None:
+        for path in paths.split():
+            schemas.add(path, handler, methods.split(), body)
+
+    add("/", info.root, "GET HEAD")
+    add("/health", info.health)
+    add("/health_generate", info.health_generate)
+    add("/ready /ping", info.ready)
+    add("/model_info /get_model_info", info.model_info)
+    add("/server_info /get_server_info", info.server_info)
+    add("/generate", Generate(context).__call__, "POST PUT", NativeRequest)
+    add("/v1/completions", Completions(context).__call__, "POST", CompletionRequest)
+    add("/v1/chat/completions /invocations", Chat(context).__call__, "POST", ChatRequest)
+    add("/v1/models", models.list)
+    add("/v1/models/{name:path}", models.one)
+    add("/v1/tokenize /tokenize", info.tokenize, "POST", TokenizeRequest)
+    add("/v1/detokenize /detokenize", info.detokenize, "POST", DetokenizeRequest)
+    add("/flush_cache", admin.flush_cache, "GET POST")
+    add("/abort_request", admin.abort_request, "POST", AbortRequest)
+
+
+class _Schemas:
+    """Adds routes whose bodies are msgspec Structs, and puts the Structs' schemas into the OpenAPI document."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._bodies: list[type[msgspec.Struct]] = []
+        self._original = app.openapi
+        app.openapi = self._openapi  # type: ignore[method-assign]
+
+    def add(self, path: str, handler: Handler, methods: list[str], body: type[msgspec.Struct] | None) -> None:
+        extra: dict[str, Any] = {}
+        if body is not None:
+            if body not in self._bodies:
+                self._bodies.append(body)
+            schema = {"$ref": f"#/components/schemas/{body.__name__}"}
+            extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        for method in methods:
+            self._app.add_api_route(
+                path,
+                _endpoint(handler),
+                methods=[method],
+                openapi_extra=extra or None,
+                response_class=Response,
+                name=handler.__name__ if handler.__name__ != "__call__" else path,
+                operation_id=f"{method}{path}".replace("/", "_").replace("{", "").replace("}", "").replace(":", "_"),
+            )
+
+    def _openapi(self) -> dict[str, Any]:
+        if self._app.openapi_schema is None:
+            document = self._original()
+            _, components = msgspec.json.schema_components(self._bodies, ref_template="#/components/schemas/{name}")
+            document.setdefault("components", {}).setdefault("schemas", {}).update(components)
+            self._app.openapi_schema = document
+        return self._app.openapi_schema
+
+
+def _endpoint(handler: Handler) -> Handler:
+    """A plain function: FastAPI reads its signature, and it must see `Request` and nothing else."""
+
+    async def endpoint(request: Request) -> Response:
+        return await handler(request)
+
+    endpoint.__doc__ = handler.__doc__
+    return endpoint
+
+
+async def _ramet_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RametError)
+    return error_response(error, request.url.path)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return http_error_response(error.status_code, str(error.detail))
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """A bug of ours: the client gets a plain sentence, the log gets the traceback (Starlette raises it again)."""
+    message = "Internal server error."
+    if is_openai(request.url.path):
+        return json_response(openai_error(message, "InternalServerError", 500), 500)
+    return json_response({"error": {"message": message}}, 500)

@@ -1,0 +1,47 @@
+"""API keys, as pure ASGI middleware: a stream passes through untouched."""
+
+from __future__ import annotations
+
+import hmac
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ramet.server.responses import json_response
+
+#: Open to everybody: load balancers and scrapers carry no key.
+OPEN_PREFIXES = ("/health", "/ready", "/metrics")
+
+#: Routes that the admin key guards, when there is one.
+ADMIN_PATHS = frozenset({"/flush_cache", "/abort_request"})
+
+
+class Auth:
+    """Checks `Authorization: Bearer KEY`.
+
+    Admin routes want the admin key if one is set, else the api key; the others want the api key if one is set. Without
+    keys everything is open.
+    """
+
+    def __init__(self, app: ASGIApp, *, api_key: str | None, admin_api_key: str | None) -> None:
+        self._app = app
+        self._api_key = api_key
+        self._admin_api_key = admin_api_key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._allowed(scope):
+            await self._app(scope, receive, send)
+        else:
+            await json_response({"error": "Unauthorized"}, 401)(scope, receive, send)
+
+    def _allowed(self, scope: Scope) -> bool:
+        path: str = scope["path"]
+        if scope["method"] == "OPTIONS" or path.startswith(OPEN_PREFIXES):
+            return True
+        key = self._api_key
+        if path in ADMIN_PATHS and self._admin_api_key:
+            key = self._admin_api_key
+        if not key:
+            return True
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), key.encode())

@@ -1,0 +1,37 @@
+"""Whole answers: JSON, and errors in the dialect of their path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from ramet.errors import RametError
+from ramet.server.errors import BodyTypeError, is_openai, openai_error, openai_object, status_of
+
+
+def error_response(error: RametError, path: str) -> Response:
+    """The whole answer for an error raised before the answer began."""
+    openai = is_openai(path)
+    status, _ = status_of(error, openai=openai)
+    body: Any
+    if openai:
+        body = openai_object(error)
+    elif isinstance(error, BodyTypeError):
+        body = {"error": error.message}
+    elif status >= 500:
+        body = openai_error(error.message, str(status), status)
+    else:
+        body = {"error": {"message": error.message}}
+    return json_response(body, status)
+
+
+def http_error_response(status: int, message: str) -> Response:
+    """Errors of the HTTP layer itself: no such route, wrong method."""
+    return json_response(openai_error(message, str(status), status), status)
+
+
+def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """UTF-8 JSON; NaN and infinities become null."""
+    return Response(msgspec.json.encode(body), status, headers, "application/json")
