@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -24,6 +25,8 @@ from jinja2.visitor import NodeTransformer
 MAX_LOOP_TURNS = 1_000_000
 #: Characters of the rendered text, and of any string that a template puts together on the way.
 MAX_CHARS = 64_000_000
+
+_BEYOND_ASCII = re.compile("[^\x00-\x7f\ufdd0-\ufdef]")
 
 BUDGET_KEY = "ramet_loop_budget"
 
@@ -124,8 +127,12 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as the hubs' templates expect it: characters beyond ASCII stay, and nothing is escaped for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    """JSON as the hubs' templates expect it: characters beyond ASCII stay, and nothing is escaped for HTML.
+
+    Even with `ensure_ascii` the noncharacters that fence special text stay, so that the fence can be found afterwards.
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    return _BEYOND_ASCII.sub(lambda match: json.dumps(match[0])[1:-1], text) if ensure_ascii else text
 
 
 def _raise_exception(message: str) -> None:
