@@ -8,8 +8,8 @@ from ramet.plan.plan import Op, Plan
 def to_text(plan: Plan) -> str:
     """Streams, tables, then the operations in order:
 
-    `%7 layers.0.rope [tokens, 64] = rope(%4, %1) heads=4 …`; weights stand as name[shape] behind the values. Numbers are
-    shortened to six digits, so that a float32 of a GGUF file and a float64 of a config.json look alike.
+    `%7 layers.0.rope [tokens, 64] = rope(%4, %1) heads=4 …`; weights stand as name[shape] behind the values.
+    Numbers are shortened to six digits, so that a float32 of a GGUF file and a float64 of a config.json look alike.
     """
     lines = [f"plan {plan.name}"]
     lines.extend(
