@@ -92,6 +92,8 @@ class ServerSection:
     admin_api_key: str | None = option(None, "A separate key for administrative routes.", secret=True)
     fastapi_root_path: str = option("", "Path prefix when served behind a reverse proxy.")
     drain_timeout: float = option(30.0, "Seconds that running requests get to finish after SIGTERM or Ctrl-C.", low=0.0)
+    stream_keep_alive: float = option(15.0, "Seconds of silence after which a stream gets a comment line.", low=0.05)
+    max_request_mb: int = option(64, "Largest request body in megabytes.", low=1, high=4096)
     engine_process: bool | None = option(
         None, "Run the engine in a process of its own (true) or on a thread of the server (false)."
     )

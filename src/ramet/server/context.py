@@ -10,21 +10,8 @@ import msgspec
 
 from ramet.config import ApiSection, ServerSection
 from ramet.errors import EngineDeadError, RequestError
+from ramet.server.card import ModelCard
 from ramet.text.frontend import Frontend
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCard:
-    """What clients may know of the model."""
-
-    served_name: str
-    model_path: str
-    tokenizer_path: str
-    weight_version: str = "default"
-    load_format: str = "auto"
-    model_type: str = ""
-    architectures: tuple[str, ...] = ()
-    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)  # of generation_config.json
 
 
 @dataclass(slots=True, kw_only=True)

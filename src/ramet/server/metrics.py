@@ -24,16 +24,14 @@ _INTER_TOKEN_BUCKETS = (
     *(1, 2, 4, 6, 8),
 )
 
-#: Key of the engine's `server_info` -> gauge.
+#: Key of the engine's `server_info` -> name and meaning of a gauge.
 _GAUGES = {
-    "num_running_reqs": "Requests that hold a row.",
-    "num_queue_reqs": "Requests that wait for one.",
-    "num_used_tokens": "Token slots in use by requests or the prefix cache.",
-    "token_usage": "Share of the token slots that running requests hold.",
-    "gen_throughput": "Generated tokens per second, lately.",
-    "cache_hit_rate": "Share of prompt tokens found in the prefix cache, since the start.",
-    "max_total_num_tokens": "Token slots of the KV pool.",
-    "page_size": "Token slots in a page.",
+    "num_running_reqs": ("num_running_reqs", "Requests that hold a row."),
+    "num_waiting_reqs": ("num_queue_reqs", "Requests that wait for one."),
+    "num_used_tokens": ("num_used_tokens", "Token slots that requests hold."),
+    "token_usage": ("token_usage", "Share of the token slots that requests hold."),
+    "max_total_num_tokens": ("max_total_num_tokens", "Token slots of the KV pool."),
+    "page_size": ("page_size", "Token slots in a page."),
 }
 
 
@@ -108,9 +106,17 @@ class Metrics:
             yield counter("prompt_tokens", "Prompt tokens of ended requests.", stats.prompt_tokens)
             yield counter("generation_tokens", "Generated tokens of ended requests.", stats.completion_tokens)
             yield counter("cached_tokens", "Prompt tokens found in the prefix cache.", stats.cached_tokens)
-        for name, words in _GAUGES.items():
-            value = self._engine.get(name)
-            if isinstance(value, int | float):
-                gauge = GaugeMetricFamily(f"sglang:{name}", words, labels=labels)
-                gauge.add_metric([model], value)
-                yield gauge
+
+        def gauge(name: str, words: str, value: float) -> Metric:
+            family = GaugeMetricFamily(f"sglang:{name}", words, labels=labels)
+            family.add_metric([model], value)
+            return family
+
+        for key, (name, words) in _GAUGES.items():
+            if key in self._engine:
+                yield gauge(name, words, self._engine[key])
+        if self._engine:
+            recent, totals = self._engine["recent"], self._engine["totals"]
+            yield gauge("gen_throughput", "Generated tokens per second, lately.", recent["generated_tokens_per_s"])
+            hit_rate = totals["cached_tokens"] / max(totals["prompt_tokens"], 1)
+            yield gauge("cache_hit_rate", "Share of prompt tokens found in the cache, since the start.", hit_rate)

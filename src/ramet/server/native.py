@@ -12,7 +12,7 @@ from ramet.errors import RametError
 from ramet.server.body import Body, read_body
 from ramet.server.context import Context, note_unknown, warning_headers
 from ramet.server.errors import BodyTypeError, native_object
-from ramet.server.native_format import NOT_YET, NativeAnswer, NativeRequest, to_requests
+from ramet.server.native_format import NOT_YET, NativeAnswer, NativeRequest, check_types, to_requests
 from ramet.server.responses import json_response
 from ramet.server.sse import DONE, EventStream, event, while_connected
 from ramet.text.generation import Generation
@@ -36,6 +36,7 @@ class Generate:
     async def __call__(self, request: Request) -> Response:
         context, frontend = self._context, self._context.live
         body, unknown = self._body.decode(await read_body(request, context.body_limit_bytes))
+        check_types(body)
         warnings: list[str] = []
         try:
             note_unknown(unknown, warnings, strict=context.api.strict, not_yet=NOT_YET, harmless=HARMLESS)

@@ -79,17 +79,24 @@ class SamplingTypes(msgspec.Struct, kw_only=True):
 _SAMPLING_KEYS = (*SamplingTypes.__struct_fields__, *sampling_params.UNSUPPORTED_FIELDS)
 
 
-def read_sampling(given: Mapping[str, Any] | None) -> tuple[SamplingParams, bool]:
-    """Checked parameters, and whether `max_new_tokens` was said. An unknown key is a `BodyTypeError`."""
-    given = given or {}
-    for key in given:
-        if key not in _SAMPLING_KEYS:
-            names = ", ".join(f"`{name}`" for name in _SAMPLING_KEYS)
-            raise BodyTypeError(f"sampling_params: unknown field `{key}`, expected one of {names}", field=key)
-    try:
-        msgspec.convert(given, SamplingTypes)
-    except msgspec.ValidationError as error:
-        raise type_error(str(error), "sampling_params") from None
+def check_types(body: NativeRequest) -> None:
+    """The JSON types and names inside `sampling_params`; what is wrong is a `BodyTypeError`."""
+    given = body.sampling_params
+    for params in given if isinstance(given, list) else [given or {}]:
+        for key in params:
+            if key not in _SAMPLING_KEYS:
+                names = ", ".join(f"`{name}`" for name in _SAMPLING_KEYS)
+                raise BodyTypeError(f"sampling_params: unknown field `{key}`, expected one of {names}", field=key)
+        try:
+            msgspec.convert(params, SamplingTypes)
+        except msgspec.ValidationError as error:
+            raise type_error(str(error), "sampling_params") from None
+
+
+def _read_sampling(given: Mapping[str, Any] | SamplingParams) -> tuple[SamplingParams, bool]:
+    """Checked parameters, and whether `max_new_tokens` was said. The offline `Engine` may give them ready made."""
+    if isinstance(given, SamplingParams):
+        return given, True
     return sampling_params.parse(given), given.get("max_new_tokens") is not None
 
 
@@ -105,7 +112,7 @@ def to_requests(body: NativeRequest, warnings: list[str]) -> tuple[list[Generate
             return [default if item is None else item for item in value]
         return [default if value is None else value] * count
 
-    sampling = each("sampling_params", body.sampling_params, {})
+    sampling: list[Any] = each("sampling_params", body.sampling_params, {})
     rids = each("rid", body.rid, "")
     if batched and isinstance(body.rid, str):
         rids = [f"{body.rid}_{index}" for index in range(count)]
@@ -117,7 +124,7 @@ def to_requests(body: NativeRequest, warnings: list[str]) -> tuple[list[Generate
     keys = each("extra_key", body.extra_key, None)
     requests: list[GenerateRequest] = []
     for index, prompt in enumerate(prompts):
-        params, said = read_sampling(sampling[index])
+        params, said = _read_sampling(sampling[index])
         if tops[index] < 0 or starts[index] < -1:
             name = "top_logprobs_num" if tops[index] < 0 else "logprob_start_len"
             raise RequestError(f"{name} must be at least {0 if tops[index] < 0 else -1}.", field=name)

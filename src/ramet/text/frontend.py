@@ -36,9 +36,6 @@ THREAD_TOKENIZE_CHARS = 20_000
 #: A prompt shorter than this (tokens) is not worth computing before its other samples start.
 MIN_SHARED_PROMPT = 64
 
-#: How long a flush waits for the engine to become idle when no request is known to be live.
-MIN_FLUSH_WAIT_S = 0.25
-
 _SEED_LIMIT = 1 << 63
 
 
@@ -343,17 +340,16 @@ class Frontend:
             self._calls.pop(call_id, None)
 
     async def flush_cache(self, timeout_s: float = 0.0) -> bool:
-        """Empty the prefix cache; False if requests were running or waiting for all of that time.
-
-        The engine may need a moment to let go of a request whose last token has just been read.
-        """
-        until = time.monotonic() + max(timeout_s, MIN_FLUSH_WAIT_S)
-        while not await self.call("flush_cache"):
-            now = time.monotonic()
-            if now >= until or (self._live and now >= until - MIN_FLUSH_WAIT_S):
+        """Empty the prefix cache; False if requests were running or waiting for all of that time."""
+        until = time.monotonic() + timeout_s
+        while True:
+            answer = await self.call(
+                "flush_cache"
+            )  # waits a second itself for a request whose last token has just left
+            if answer["success"]:
+                return True
+            if time.monotonic() >= until:
                 return False
-            await asyncio.sleep(0.005)
-        return True
 
     async def probe(self, timeout_s: float) -> bool:
         """Whether the engine says anything within the time: whatever it is doing, or one token made for this."""

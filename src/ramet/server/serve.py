@@ -1,0 +1,210 @@
+"""Runs the server: the port first, then the engine beside the first answers, until a signal or the engine's end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import math
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+import uvicorn
+
+from ramet.config import Config, ServerSection
+from ramet.errors import ConfigError, EngineDeadError
+from ramet.launch import Running, launch, public_settings
+from ramet.server.app import create_app
+from ramet.server.context import Context
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+READY_LINE = "The server is fired up and ready to roll!"
+
+#: Between the engine's end and the server's: requests get their errors, and a probe its 503.
+LAST_WORDS_S = 1.0
+
+INTERRUPTED = 130
+
+
+def bind(server: ServerSection) -> socket.socket:
+    """The listening socket. Raises `ConfigError` when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((server.host, server.port))
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"port {server.port} on {server.host} is in use; choose another with --port (0 takes a free one)",
+                field="port",
+            ) from None
+        raise ConfigError(f"cannot listen on {server.host}:{server.port}: {error.strerror}", field="host") from None
+    sock.setblocking(False)
+    return sock
+
+
+def serve(config: Config, origins: Mapping[str, str], sock: socket.socket) -> int:
+    """Serve until told to stop; the status: 0 after a signal, 1 after the engine's end, 130 when interrupted twice."""
+    loop = _new_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(_Service(config, origins, sock).run())
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where it is installed (about half the time per event), else the standard one."""
+    try:
+        import uvloop  # type: ignore[import-not-found]
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+class _WebServer(uvicorn.Server):
+    """uvicorn without its signal handling, which would end the process by the signal instead of with status 0."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _Service:
+    """One run of the server."""
+
+    def __init__(self, config: Config, origins: Mapping[str, str], sock: socket.socket) -> None:
+        self._config = config
+        self._origins = origins
+        self._sock = sock
+        self._status = 0
+        self._signals = 0
+        self._stopped = asyncio.Event()
+        self._context = Context(server=config.server, api=config.api)
+        app = create_app(self._context, metrics=config.log.enable_metrics)
+        self._web = _WebServer(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                timeout_keep_alive=60,
+                timeout_graceful_shutdown=math.ceil(config.server.drain_timeout),
+            )
+        )
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+        loading = _in_thread(lambda: launch(self._config, self._origins))
+        web = loop.create_task(self._web.serve(sockets=[self._sock]))
+        stopped = loop.create_task(self._stopped.wait())
+        running: Running | None = None
+        try:
+            await asyncio.wait((loading, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                running = loading.result()
+                await self._open(running)
+            await self._stopped.wait()
+        except EngineDeadError as error:
+            log.error("event=engine_failed reason=%r", error.message)
+            self._status = 1
+        finally:
+            self._context.draining = True
+            self._web.should_exit = True
+            await web
+            stopped.cancel()
+            if running is not None:
+                await running.end()
+                await asyncio.to_thread(running.close)
+        return INTERRUPTED if self._signals > 1 else self._status
+
+    async def _open(self, running: Running) -> None:
+        """From now on requests are served."""
+        frontend = running.frontend
+        frontend.on_dead = self._on_dead
+        await running.begin()
+        context = self._context
+        context.server, context.api = running.resolved.config.server, running.resolved.config.api
+        context.settings = public_settings(running.resolved.config)
+        context.card = running.card
+        context.startup_s = time.time() - _process_start()
+        context.frontend = frontend
+        host, port = self._sock.getsockname()[:2]
+        name = f"[{host}]" if ":" in host else host
+        log.info("event=ready model=%s startup_s=%.2f", running.card.served_name, context.startup_s)
+        print(f"Listening on http://{name}:{port}", flush=True)
+        print(READY_LINE, flush=True)
+
+    def _on_signal(self) -> None:
+        """The first one lets what runs finish; the second ends at once."""
+        self._signals += 1
+        self._context.draining = True
+        self._web.should_exit = True
+        self._stopped.set()
+        if self._signals == 1:
+            live = self._context.frontend.num_live if self._context.frontend else 0
+            log.info("event=stopping running=%d drain_timeout_s=%g", live, self._config.server.drain_timeout)
+        else:
+            self._web.force_exit = True
+
+    def _on_dead(self, error: EngineDeadError) -> None:
+        if self._stopped.is_set():
+            return
+        log.critical("event=engine_dead reason=%r", error.message)
+        self._status = 1
+        asyncio.get_running_loop().call_later(LAST_WORDS_S, self._stopped.set)
+
+
+def _in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    """The result of `work` on a daemon thread: an interrupt while loading need not wait for it."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def deliver(method: Callable[[T], None] | Callable[[BaseException], None], value: object) -> None:
+        if not future.done():
+            method(value)  # type: ignore[arg-type]
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever awaits the future
+            _call(loop, deliver, future.set_exception, error)
+        else:
+            _call(loop, deliver, future.set_result, result)
+
+    threading.Thread(target=run, name="ramet-launch", daemon=True).start()
+    return future
+
+
+def _call(loop: asyncio.AbstractEventLoop, *args: object) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
+        loop.call_soon_threadsafe(*args)  # type: ignore[arg-type]
+
+
+def _process_start() -> float:
+    """time.time() at the start of this process, where the system tells."""
+    try:
+        with open("/proc/self/stat", encoding="ascii") as file:
+            ticks = int(file.read().rsplit(")", 1)[1].split()[19])
+        with open("/proc/uptime", encoding="ascii") as file:
+            uptime = float(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return time.time()
+    return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
