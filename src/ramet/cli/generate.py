@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,6 +17,9 @@ from ramet.cli.source import Piece, Source
 from ramet.errors import ConfigError
 
 HELP = "Complete one prompt and print it."
+
+#: Requests of `--prompts` under way at a time: enough to fill a batch.
+CONCURRENT = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,21 +63,35 @@ def generate_one(source: Source, prompt: str, sampling: dict[str, Any], out: Tex
 
 
 def generate_all(source: Source, prompts: list[str], sampling: dict[str, Any], out: TextIO) -> None:
-    """A JSON line per prompt, in order, with a progress bar on standard error."""
-    with Progress("Generating", total=len(prompts), unit="prompts") as progress:
-        for prompt in prompts:
-            out.write(json.dumps({"prompt": prompt, **_collect(source, prompt, sampling)}, ensure_ascii=False) + "\n")
-            out.flush()
-            progress.advance()
+    """A JSON line per prompt, in their order, with a progress bar on standard error."""
+    stopping = threading.Event()
+
+    def answer(prompt: str) -> dict[str, Any]:
+        return {"prompt": prompt, **_collect(source, prompt, sampling, stopping)}
+
+    pool = ThreadPoolExecutor(CONCURRENT)
+    try:
+        with Progress("Generating", total=len(prompts), unit="prompts") as progress:
+            for line in pool.map(answer, prompts):
+                out.write(json.dumps(line, ensure_ascii=False) + "\n")
+                out.flush()
+                progress.advance()
+    finally:  # after an interrupt or an error, answers under way end at their next token
+        stopping.set()
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _collect(source: Source, prompt: str, sampling: dict[str, Any]) -> dict[str, Any]:
+def _collect(
+    source: Source, prompt: str, sampling: dict[str, Any], stopping: threading.Event | None = None
+) -> dict[str, Any]:
     end = Piece("")
     parts = []
     with closing(source.generate(prompt, sampling)) as pieces:
         for piece in pieces:
             parts.append(piece.text)
             end = piece
+            if stopping is not None and stopping.is_set():
+                break
     return {
         "text": "".join(parts),
         "finish_reason": end.finish,

@@ -187,6 +187,19 @@ def test_generate_many(engine: type[FakeEngine], capsys: pytest.CaptureFixture[s
     assert "2 prompts/2 prompts" in captured.err
 
 
+def test_generate_many_keeps_order_and_ends_early_on_an_error() -> None:
+    class Failing(FakeSource):
+        def generate(self, prompt: str, sampling: dict[str, Any]) -> Generator[Piece, None, None]:
+            if prompt == "bad":
+                raise RequestError("refused")
+            return super().generate(prompt, sampling)
+
+    source, out = Failing([Piece("x"), END], [Piece("x"), END]), io.StringIO()
+    with pytest.raises(RequestError, match="refused"):
+        generate.generate_all(source, ["one", "two", "bad"], {}, out)
+    assert [json.loads(line)["prompt"] for line in out.getvalue().splitlines()] == ["one", "two"]
+
+
 @pytest.mark.parametrize("given", [[], ["a", "--prompts", "b"], ["--prompts", "no such file"]])
 def test_generate_needs_one_source_of_prompts(engine: type[FakeEngine], given: list[str]) -> None:
     with pytest.raises(ConfigError):
