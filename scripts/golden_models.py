@@ -24,8 +24,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 F32 = NDArray[np.float32]
 
 STEPS = 64
-MIN_MARGIN = 0.02  # between the two best logits, at every step
-MIN_DISTINCT = 24  # different tokens among the 64
+MIN_MARGIN = 0.01  # between the two best logits, at every step
+MIN_DISTINCT = 20  # different tokens among the 64
 BOS, EOS = 256, 257
 SPECIALS = ("<|endoftext|>", "<|end|>", "<|im_start|>", "<|im_end|>")
 MERGES = (
@@ -95,7 +95,7 @@ def make(reference: Path) -> None:
     for model_type, changes in CONFIGS.items():
         config = transformers.AutoConfig.for_model(model_type, **{**COMMON, **changes})
         seed, model, prompts = _search(config)
-        print(f"{model_type}: seed {seed}, margins {[p['min_margin'] for p in prompts]}")
+        print(f"{model_type}: seed {seed}, margins {[p['min_margin'] for p in prompts]}", flush=True)
         folder = checkpoints / model_type
         model.to(torch.bfloat16).save_pretrained(folder)
         (folder / "generation_config.json").unlink(missing_ok=True)
@@ -106,10 +106,18 @@ def make(reference: Path) -> None:
             "made_with": f"transformers {transformers.__version__}, torch {torch.__version__}, float32",
             "prompts": prompts,
         }
-        (goldens / f"{model_type}.json").write_text(json.dumps(golden, indent=1) + "\n", encoding="utf-8")
+        (goldens / f"{model_type}.json").write_text(_compact(golden), encoding="utf-8")
         for name in GGUF_FORMATS.get(model_type, ()):
             path = checkpoints / f"{model_type}-{name.lower()}.gguf"
             _write_gguf(path, config, model.float(), gguf.GGMLQuantizationType[name])
+
+
+def _compact(golden: dict[str, Any]) -> str:
+    """JSON with one line per list, so that diffs show which prompt changed."""
+    head = {key: value for key, value in golden.items() if key != "prompts"}
+    prompts = [",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in p.items()) for p in golden["prompts"]]
+    body = ",\n".join(f"{{\n{prompt}\n}}" for prompt in prompts)
+    return json.dumps(head)[:-1] + f',\n"prompts": [\n{body}\n]}}\n'
 
 
 def _search(config: Any) -> tuple[int, Any, list[dict[str, Any]]]:
@@ -135,14 +143,15 @@ def _prompts(vocab_size: int) -> list[list[int]]:
 def _random_model(config: Any, seed: int) -> Any:
     """Sharp attention and a strong residual stream: plain initialisation makes a model that repeats one token."""
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
-    rng = np.random.default_rng(seed)
+    rng, gemma = np.random.default_rng(seed), config.model_type == "gemma3_text"
     for name, tensor in sorted(model.named_parameters()):
         shape = tuple(tensor.shape)
         if tensor.ndim == 2:
-            std = 1.0 if "embed" in name or "lm_head" in name else 2.0 / math.sqrt(shape[1])
+            std = (0.125 if gemma else 1.0) if "embed" in name or "lm_head" in name else 2.0 / math.sqrt(shape[1])
             values = _lattice(rng, shape, std)
         elif "norm" in name:
-            centre = 0.0 if config.model_type == "gemma3_text" else 1.0
+            # gemma stores w - 1, and scales its embeddings up: what the blocks add must be as strong.
+            centre = (9.0 if name == "model.norm.weight" else 3.0 if "post" in name else 0.0) if gemma else 1.0
             values = centre + 0.25 * rng.standard_normal(shape)
         else:  # biases
             values = 0.5 * rng.standard_normal(shape)

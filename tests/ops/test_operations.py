@@ -1,8 +1,8 @@
 """Every operation of the table × executor × weight format × edge shape, against its formula in float64.
 
 An executor runs whole plans and answers with logprobs, so each case is a plan: embeddings of f32 tables give the
-operands (token i picks row i), the operation under test follows, and its result, beside some zeros, is taken for logits. The
-difference between a logprob and that of a zero is the result, but for the rounding of the logprobs themselves.
+operands (token i picks row i), the operation under test follows, and its result, beside some zeros, is taken for
+logits. The difference between a logprob and that of a zero is the result, but for the rounding of the logprobs.
 """
 
 from __future__ import annotations

@@ -128,11 +128,20 @@ class ReferenceExecutor:
         """Refuses what would read or write out of range, before anything changes."""
         layout, tokens = self.layout, len(batch.token_ids)
         copies, updates = batch.page_copies, batch.page_updates
-        new = [row for row, _ in batch.new_rows]
+        new = np.asarray([row for row, _ in batch.new_rows], np.int32)
+        columns = {len(column) for column in (batch.rows, batch.query_lens, batch.starts, batch.samples)}
+        _must(len(columns) == 1, "columns have one number per row")
+        _must(len(set(batch.rows.tolist())) == len(batch.rows), "a row appears once")
+        _must(bool(np.all(batch.query_lens >= 1)), "query_lens are at least 1")
+        _must(int(batch.query_lens.sum()) == tokens, "query_lens sum to the number of tokens")
+        _must(1 <= tokens <= layout.max_step_tokens, f"a step has 1 to {layout.max_step_tokens} tokens")
+        _must(len(batch.score_tokens) == len(batch.score_targets), "each scored token has a target")
+        _must(len(batch.mask_entries) == len(batch.masks), "each mask has an entry")
         _within("rows", batch.rows, layout.max_rows)
-        _within("new_rows", np.asarray(new, np.int32), layout.max_rows)
+        _within("new_rows", new, layout.max_rows)
         _within("token_ids", batch.token_ids, self.vocab_size, least=LAST_SAMPLED)
         _within("starts", batch.starts, layout.max_row_tokens)
+        _within("ends of rows", batch.starts + batch.query_lens, layout.max_row_tokens + 1)
         _within("page_updates rows", updates[:, 0], layout.max_rows)
         _within("page_updates indices", updates[:, 1], self._pages.shape[1])
         _within("page_updates pages", updates[:, 2], layout.num_pages)
@@ -141,20 +150,13 @@ class ReferenceExecutor:
         _within("score_tokens", batch.score_tokens, tokens)
         _within("score_targets", batch.score_targets, self.vocab_size)
         _within("mask_entries", batch.mask_entries, len(batch.rows))
-        sampling = set(batch.rows[batch.samples].tolist()) - set(self._samplers) - set(new)
-        for truth, rule in (
-            (len(set(batch.rows.tolist())) == len(batch.rows), "a row appears once"),
-            (len(batch.query_lens) == len(batch.starts) == len(batch.samples) == len(batch.rows), "columns are equal"),
-            (bool(np.all(batch.query_lens >= 1)), "query_lens are at least 1"),
-            (int(batch.query_lens.sum()) == tokens, "query_lens sum to the number of tokens"),
-            (1 <= tokens <= layout.max_step_tokens, f"a step has 1 to {layout.max_step_tokens} tokens"),
-            (int((batch.starts + batch.query_lens).max(initial=0)) <= layout.max_row_tokens, "rows fit max_row_tokens"),
-            (len(batch.score_tokens) == len(batch.score_targets), "each scored token has a target"),
-            (len(batch.mask_entries) == len(batch.masks), "each mask has an entry"),
-            (not sampling, f"rows that sample have parameters (not {sorted(sampling)})"),
-        ):
-            if not truth:
-                raise ExecutorError(f"step refused: it must be that {rule}")
+        unknown = set(batch.rows[batch.samples].tolist()) - set(self._samplers) - set(new.tolist())
+        _must(not unknown, f"rows that sample have parameters (not {sorted(unknown)})")
+
+
+def _must(truth: bool, rule: str) -> None:
+    if not truth:
+        raise ExecutorError(f"step refused: it must be that {rule}")
 
 
 def _within(what: str, numbers: I32, limit: int, least: int = 0) -> None:

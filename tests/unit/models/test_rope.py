@@ -36,7 +36,7 @@ def test_llama3_keeps_fast_pairs_and_stretches_slow_ones() -> None:
 
 def test_yarn() -> None:
     # transformers 5.24: ROPE_INIT_FUNCTIONS["yarn"], head_dim 16, base 10000, factor 4, original context 64
-    expected = [1.0, 0.3162277639, 0.0625, 0.0079056947, 0.0024999999, 0.0007905694, 0.00025, 0.0000790569]
+    expected = [1.0, 0.2371708155, 0.05, 0.007905694656, 0.0025, 0.00079056947, 0.00025, 0.000079056947]
     rope = Rope(10_000.0, "yarn", 4.0, 64)
     assert inverse_frequencies(rope, 16) == pytest.approx(expected, rel=1e-6)
     assert rope.magnitude == pytest.approx(1.1386294361)
