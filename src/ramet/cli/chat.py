@@ -126,6 +126,7 @@ class _Timer:
         self._clock = clock
         self._asked_s = clock()
         self._first_s: float | None = None
+        self._first_tokens = 1  # a slow reader's first piece has several
         self._last_s = self._asked_s
         self._end: Piece | None = None
 
@@ -133,18 +134,20 @@ class _Timer:
         self._last_s = self._clock()
         if piece.text and self._first_s is None:
             self._first_s = self._last_s
+            self._first_tokens = max(piece.completion_tokens, 1)
         if piece.finish is not None:
             self._end = piece
 
     def summary(self) -> str:
-        """Tokens per second are those after the first, whose wait is the prompt's."""
+        """Tokens per second are those after the first piece, whose wait is the prompt's."""
         end = self._end
         if end is None:
             return "The answer ended without counts."
         words = [f"{end.completion_tokens} tokens"]
         if self._first_s is not None:
-            if end.completion_tokens > 1 and self._last_s > self._first_s:
-                words.append(f"{(end.completion_tokens - 1) / (self._last_s - self._first_s):.1f} tokens/s")
+            later_tokens = end.completion_tokens - self._first_tokens
+            if later_tokens > 0 and self._last_s > self._first_s:
+                words.append(f"{later_tokens / (self._last_s - self._first_s):.1f} tokens/s")
             words.append(f"first after {self._first_s - self._asked_s:.2f} s")
         words.append(f"{end.cached_tokens} of {end.prompt_tokens} prompt tokens cached")
         if end.finish == "length":

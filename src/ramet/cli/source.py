@@ -20,12 +20,12 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is new of an answer. The last one has `finish` and the counts."""
+    """What is new of an answer. The last one has `finish` and the counts of the whole."""
 
     text: str
     finish: str | None = None  # stop, length or abort
     prompt_tokens: int = 0
-    completion_tokens: int = 0
+    completion_tokens: int = 0  # so far; 0 where a server does not say
     cached_tokens: int = 0
 
 
@@ -131,7 +131,7 @@ def _new_parts(chunks: Iterator[dict[str, Any]]) -> Generator[Piece, None, None]
             new, shown = text[len(shown) :], text
             finish = meta.get("finish_reason")
             if finish is None:
-                yield Piece(new)
+                yield Piece(new, completion_tokens=meta["completion_tokens"])
             else:
                 if finish["type"] == "abort":
                     raise RequestError(finish.get("message") or "the request was aborted")

@@ -81,6 +81,12 @@ def test_several_turns_with_what_was_said_before() -> None:
     assert "Paris\n5 tokens, 2.0 tokens/s, first after 1.00 s, 4 of 10 prompt tokens cached\n" in printed
 
 
+def test_speed_counts_the_tokens_after_the_first_piece() -> None:
+    source = FakeSource([Piece("Pa", completion_tokens=4), Piece("ris", "stop", 10, 10, 0)])
+    _, printed = converse(source, "a")
+    assert "10 tokens, 6.0 tokens/s, first after 1.00 s, 0 of 10 prompt tokens cached\n" in printed
+
+
 def test_reset_keeps_only_the_system_message() -> None:
     source = FakeSource([Piece("one"), END], [Piece("two"), END])
     conversation, _ = converse(source, "a", "/reset", "b", system="s")
