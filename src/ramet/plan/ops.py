@@ -19,6 +19,10 @@ AttrType = Literal["int", "float", "bool", "text", "ints"]
 Norm = Literal["exact", "element", "row", "dot"]
 
 FUNCTIONS = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh")
+#: Largest numbers in attributes: int32, float32.
+MAX_INT = (1 << 31) - 1
+MAX_FLOAT = 3.4e38
+
 ROPE_STYLES = ("half", "interleaved")
 
 
@@ -40,12 +44,13 @@ class Attr:
                 return f"must be one of {', '.join(self.choices)}" if self.choices else "must be a text"
             return None
         if self.type == "ints":
-            good = isinstance(value, tuple) and all(type(n) is int and n >= self.minimum for n in value)
+            good = isinstance(value, tuple) and all(type(n) is int and self.minimum <= n <= MAX_INT for n in value)
             return None if good else f"must be whole numbers of at least {self.minimum:g}"
+        limit = MAX_INT if self.type == "int" else MAX_FLOAT
         if isinstance(value, bool) or not isinstance(value, int if self.type == "int" else int | float):
             return "must be a whole number" if self.type == "int" else "must be a number"
-        if not math.isfinite(value) or value < self.minimum:
-            return f"must be finite and at least {self.minimum:g}"
+        if not max(self.minimum, -limit) <= value <= limit:  # false for NaN too
+            return f"must be finite and at least {self.minimum:g}" if math.isfinite(self.minimum) else "must be finite"
         return None
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ramet.errors import PlanError
-from ramet.plan.ops import OPS, OpSpec, Result, Shapes
+from ramet.plan.ops import MAX_INT, OPS, OpSpec, Result, Shapes
 from ramet.plan.plan import AttrValue, KvStream, Op, Plan, ValueSpec, WeightSpec
 
 #: No dimension of a value, weight or stream may exceed this: products of two stay far from overflow in int64.
@@ -143,8 +143,10 @@ def _check_weights(weights: tuple[WeightSpec, ...]) -> None:
 def _check_streams(streams: tuple[KvStream, ...]) -> None:
     _check_named("stream", streams)
     for stream in streams:
-        if not all(1 <= n <= MAX_DIM for n in (stream.kv_heads, stream.head_dim, stream.v_dim)) or stream.window < 0:
-            raise PlanError(f"stream {stream.name!r}: sizes must be positive and the window not negative: {stream}")
+        if not all(1 <= n <= MAX_DIM for n in (stream.kv_heads, stream.head_dim, stream.v_dim)):
+            raise PlanError(f"stream {stream.name!r}: sizes must be between 1 and {MAX_DIM}: {stream}")
+        if not 0 <= stream.window <= MAX_INT:
+            raise PlanError(f"stream {stream.name!r}: the window must be between 0 and {MAX_INT}, not {stream.window}")
 
 
 def _check_named(what: str, specs: Sequence[ValueSpec | WeightSpec | KvStream]) -> None:
