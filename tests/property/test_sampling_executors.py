@@ -137,7 +137,8 @@ def test_native_draws_what_the_definition_draws(data: st.DataObject, seed: int) 
     rows = rng.permutation(MAX_ROWS)[: len(params)].tolist()
     score_top = data.draw(st.sampled_from([0, 3]))
     reference = lookup_executor(ReferenceExecutor, table)
-    native = lookup_executor(NativeExecutor, table, threads=data.draw(st.sampled_from([1, 2])))
+    tier = data.draw(st.sampled_from(["scalar", ""]))  # the slowest and the fastest
+    native = lookup_executor(NativeExecutor, table, threads=data.draw(st.sampled_from([1, 2])), tier=tier)
     words = -(-vocab_size // 32)
     for step in range(STEPS):
         tokens = rng.integers(0, TABLE_ROWS, len(rows)).tolist()
