@@ -148,6 +148,10 @@ inline void AddBlock(const uint8_t* block, int part, Floats d, Floats dmin, cons
   }
 }
 
+// How far ahead of few rows a weight is asked for. Left to the hardware's prefetcher, one thread reads q4_1 at 34 to 38 GB/s and
+// q8_0 at 33; with 8 kB 41 and 41, two threads reach 72 GB/s (Zen 5). From 8 rows on arithmetic takes longer than memory.
+constexpr int kPrefetchBytes = 8192;
+
 // One panel and one tile of rows: rows row .. row + valid, padded to kRows in `a`.
 template <Format kFormat, int kRows>
 inline void QuantTile(const MatMulArgs& args, const uint8_t* panel, const ActivationBlock* a, int64_t row, int64_t valid,
@@ -167,6 +171,9 @@ inline void QuantTile(const MatMulArgs& args, const uint8_t* panel, const Activa
       if constexpr (kLayout.header_bytes > 32) dmin = Mul(LoadHalfs(p + 32 + part * 2 * kLanes), Splat(-1.0f));
       p += kLayout.header_bytes;
       for (int b = 0; b < kBlocks; ++b) {
+        if constexpr (kRows <= 4) {
+          for (int line = 0; line < kBlockBytes; line += 64) __builtin_prefetch(p + kPrefetchBytes + line);
+        }
         AddBlock<kFormat, kRows>(p, part, d, dmin, ap, sums);
         p += kBlockBytes;
         ap += kRows;
