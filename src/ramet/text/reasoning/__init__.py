@@ -1,0 +1,70 @@
+"""Reasoning parsers by the names that `--reasoning-parser` takes: which part of a model's text is its thinking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ramet.errors import ConfigError
+from ramet.text.reasoning.harmony import HarmonyReasoning
+from ramet.text.reasoning.tags import TagReasoning
+from ramet.text.scanner import Parser
+
+_QWEN_CALL = "<tool_call>"
+_KIMI_CALLS = "<|tool_calls_section_begin|>"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Markers of a format and when its text starts inside the thinking.
+
+    `starts_inside`: True or False whatever the request says; None where the prompt decides. `switch`: the chat
+    template's variable that turns thinking on or off, and `switch_default` what it is when a request does not set it.
+    """
+
+    opening: str = "<think>"
+    closing: str = "</think>"
+    also_ends: tuple[str, ...] = ()
+    starts_inside: bool | None = None
+    switch: str | None = None
+    switch_default: bool = True
+
+
+_QWEN3 = Format(also_ends=(_QWEN_CALL,), switch="enable_thinking")
+
+#: `gpt-oss` has a parser of its own.
+FORMATS: dict[str, Format] = {
+    "deepseek-r1": Format(starts_inside=True),
+    "deepseek-v3": Format(switch="thinking", switch_default=False),
+    "glm45": _QWEN3,
+    "gpt-oss": Format("<|channel|>analysis<|message|>", "<|end|>", starts_inside=True),
+    "kimi": Format("◁think▷", "◁/think▷", starts_inside=False),
+    "kimi_k2": Format(also_ends=(_KIMI_CALLS,), switch="thinking"),
+    "mimo": Format(switch="enable_thinking", switch_default=False),
+    "minimax": Format(also_ends=(_QWEN_CALL,), starts_inside=True),
+    "mistral": Format("[THINK]", "[/THINK]", starts_inside=False),
+    "nemotron_3": _QWEN3,
+    "qwen3": _QWEN3,
+    "qwen3-thinking": Format(also_ends=(_QWEN_CALL,), starts_inside=True),
+    "step3": Format(starts_inside=True),
+}
+
+
+def make_reasoning_parser(name: str, *, prompt_is_open: bool) -> Parser:
+    """A parser for one generation. `prompt_is_open`: what `opens_thinking` says of its prompt."""
+    if name not in FORMATS:
+        raise ConfigError(
+            f"--reasoning-parser {name}: no such format; known: auto, {', '.join(sorted(FORMATS))}",
+            field="reasoning_parser",
+        )
+    if name == "gpt-oss":
+        return HarmonyReasoning()
+    form = FORMATS[name]
+    inside = prompt_is_open if form.starts_inside is None else form.starts_inside
+    return TagReasoning(form.opening, form.closing, starts_inside=inside, also_ends=form.also_ends)
+
+
+def opens_thinking(name: str, prompt: str, continued: str = "") -> bool:
+    """Whether the model goes on inside its thinking: `prompt` ends with the opening marker, or `continued`, the
+    assistant's message that is being continued, has opened the thinking and not closed it."""
+    form = FORMATS[name]
+    return prompt.rstrip().endswith(form.opening) or continued.rfind(form.opening) > continued.rfind(form.closing)
