@@ -6,8 +6,6 @@ golden serves them all.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -18,7 +16,9 @@ import numpy as np
 import pytest
 
 from ramet.executor.base import LAST_SAMPLED, Executor, Layout, RowParams, StepBatch, StepOutput
+from ramet.executor.native import NativeExecutor
 from ramet.executor.reference import ReferenceExecutor
+from ramet.executor.reference_ops import MEANINGS, Array, Attrs, Context
 from ramet.models import ModelConfig, build_plan
 from ramet.plan.plan import Plan
 from ramet.plan.text import to_text
@@ -31,14 +31,11 @@ CHECKPOINTS = sorted(path for path in (HERE / "checkpoints").iterdir())
 PLANS = HERE.parent / "golden" / "plans"
 LAYOUT = Layout(num_pages=80, page_size=8, max_rows=4, max_row_tokens=256, max_step_tokens=512, kv_dtype="f32")
 
+exact_linear = MEANINGS["linear"]
 MakeExecutor = Callable[[Plan, Mapping[str, Weight], Layout], Executor]
 
 
-def executors() -> dict[str, MakeExecutor]:
-    found: dict[str, MakeExecutor] = {"reference": ReferenceExecutor}
-    if importlib.util.find_spec("ramet.executor.native") is not None:
-        found["native"] = importlib.import_module("ramet.executor.native").NativeExecutor
-    return found
+EXECUTORS: dict[str, MakeExecutor] = {"reference": ReferenceExecutor, "native": NativeExecutor}
 
 
 def model_type(checkpoint: Path) -> str:
@@ -104,7 +101,7 @@ def generate(executor: Executor, prompts: list[list[int]], steps: int) -> tuple[
     return first, [list(row) for row in zip(*ids, strict=True)]
 
 
-CASES = [(name, path) for name in executors() for path in CHECKPOINTS]
+CASES = [(name, path) for name in EXECUTORS for path in CHECKPOINTS]
 
 
 @pytest.mark.parametrize(("name", "path"), CASES, ids=[f"{name}-{path.name}" for name, path in CASES])
@@ -112,10 +109,10 @@ def test_same_tokens_as_transformers(name: str, path: Path) -> None:
     plan, weights = load(path)
     stored = golden(model_type(path))["prompts"]
     prompts = [p["prompt"] for p in stored]
-    executor = executors()[name](plan, weights, LAYOUT)
+    executor = EXECUTORS[name](plan, weights, LAYOUT)
     try:
         if name == "native" and path.stem.endswith("q8_0"):
-            check_rounded_activations(executor, stored)
+            check_rounded_activations(executor, plan, weights, stored)
         else:
             first, ids = generate(executor, prompts, len(stored[0]["ids"]))
             check_logprobs(first, stored)
@@ -135,24 +132,36 @@ def check_logprobs(first: StepOutput, stored: list[dict[str, Any]]) -> None:
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 * np.abs(logits).max())
 
 
-def check_rounded_activations(executor: Executor, stored: list[dict[str, Any]]) -> None:
-    """With activations in 8 bits a close second may win, and the text then goes its own way. So the stored text is fed
-    as a prompt, and each of its tokens must be the best or within a tenth of the spread of logits of it."""
+def check_rounded_activations(executor: Executor, plan: Plan, weights: Mapping[str, Weight], stored: Any) -> None:
+    """Native rounds activations to 8 bits for quantised weights, so a close second may win and the text goes its own
+    way. So the stored texts are fed as prompts, and each token's logprob must be that of the reference that rounds too.
+
+    Where the two differ in the last bit of a sum, a number may round to its other neighbour, by 1/127 of its block's
+    largest; gemma's six layers of sharp attention grow that to 0.1. So: nearly all agree, and none is far off.
+    """
     texts = [p["prompt"] + p["ids"] for p in stored]
     ends = np.cumsum([len(t) for t in texts])
     scored = [end - len(p["ids"]) - 1 + i for end, p in zip(ends, stored, strict=True) for i in range(len(p["ids"]))]
-    targets = [token for p in stored for token in p["ids"]]
-    output = executor.submit(
-        prefill(
-            texts,
-            score_tokens=np.asarray(scored, np.int32),
-            score_targets=np.asarray(targets, np.int32),
-            score_top=1,
-        )
-    ).result()
-    lost = output.score_top_logprobs[:, 0] - output.score_logprobs
-    assert lost.max() < 3.0
-    assert np.mean(lost == 0) > 0.95
+    batch = prefill(
+        texts,
+        score_tokens=np.asarray(scored, np.int32),
+        score_targets=np.asarray([token for p in stored for token in p["ids"]], np.int32),
+    )
+    found = executor.submit(batch).result().score_logprobs
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(MEANINGS, "linear", rounding_linear)
+        wanted = ReferenceExecutor(plan, weights, LAYOUT).submit(batch).result().score_logprobs
+    difference = np.abs(found - wanted)
+    assert np.median(difference) < 1e-4
+    assert difference.max() < 0.5
+
+
+def rounding_linear(context: Context, inputs: list[Array], weights: list[Array], attrs: Attrs) -> list[Array]:
+    """`linear` on x rounded to 8 bits in blocks of 32."""
+    blocks = inputs[0].reshape(len(inputs[0]), -1, 32)
+    scales = np.abs(blocks).max(axis=2, keepdims=True) / np.float32(127)
+    rounded = np.rint(blocks / np.where(scales == 0, np.float32(1), scales)) * scales
+    return exact_linear(context, [rounded.reshape(inputs[0].shape)], weights, attrs)
 
 
 @pytest.mark.parametrize("path", CHECKPOINTS, ids=[path.name for path in CHECKPOINTS])

@@ -56,6 +56,15 @@ class ReferenceExecutor:
             future.set_exception(error)
         return future
 
+    def logits(self, batch: StepBatch) -> Array:
+        """Runs the step and gives the logits of its `score_tokens`, [L, vocab_size]; nothing is drawn. For tests.
+
+        Raises:
+            ExecutorError: the step was refused.
+        """
+        self._check(batch)
+        return np.stack([row for _, row in sorted(self._logits(batch, batch.score_tokens).items())])
+
     def close(self) -> None:
         """Later steps fail."""
         self._closed = True
@@ -63,16 +72,10 @@ class ReferenceExecutor:
         self._caches.clear()
 
     def _step(self, batch: StepBatch) -> StepOutput:
-        if self._closed:
-            raise ExecutorError("the executor is closed")
         self._check(batch)
-        self._update_rows(batch)
-        tokens, positions, rows = self._flatten(batch)
-        for cache in self._caches:
-            cache.locate(self._pages, rows, positions)
         last_tokens = np.cumsum(batch.query_lens) - 1
         wanted = np.union1d(batch.score_tokens, last_tokens[batch.samples]).astype(np.int32)
-        logits = dict(zip(wanted.tolist(), self._run(tokens, positions, wanted), strict=True))
+        logits = self._logits(batch, wanted)
         masks = dict(zip(batch.mask_entries.tolist(), batch.masks, strict=True))
         scored = [
             score(logits[token], target, batch.score_top)
@@ -84,6 +87,14 @@ class ReferenceExecutor:
             sampled.append(sampler.sample(logits[int(last_tokens[entry])], masks.get(entry)))
             top = max(top, sampler.params.top_logprobs)
         return step_output(sampled, scored, top=top, score_top=batch.score_top)
+
+    def _logits(self, batch: StepBatch, wanted: I32) -> dict[int, Array]:
+        """Everything of a step but sampling: logits [vocab_size] of the wanted tokens, by flat index."""
+        self._update_rows(batch)
+        tokens, positions, rows = self._flatten(batch)
+        for cache in self._caches:
+            cache.locate(self._pages, rows, positions)
+        return dict(zip(wanted.tolist(), self._run(tokens, positions, wanted), strict=True))
 
     def _run(self, tokens: I32, positions: I32, wanted: I32) -> Array:
         """Logits of the wanted tokens, [L, vocab_size]."""
@@ -126,6 +137,8 @@ class ReferenceExecutor:
 
     def _check(self, batch: StepBatch) -> None:
         """Refuses what would read or write out of range, before anything changes."""
+        if self._closed:
+            raise ExecutorError("the executor is closed")
         layout, tokens = self.layout, len(batch.token_ids)
         copies, updates = batch.page_copies, batch.page_updates
         new = np.asarray([row for row, _ in batch.new_rows], np.int32)

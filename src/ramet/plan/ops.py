@@ -141,7 +141,6 @@ def _rope(s: Shapes) -> Result:
     s.require(rotary % 2 == 0 and rotary <= s.integer("head_dim"), "rotary_dim must be even and at most head_dim")
     s.require(table in s.tables, f"there is no table {table!r}")
     s.require(len(s.tables[table]) == rotary // 2, f"table {table!r} must have rotary_dim / 2 floats")
-    s.require(s.widths[1] == 1, "positions must be one wide")
     return ((s.rows, s.widths[0]),)
 
 

@@ -13,6 +13,10 @@ from ramet.plan.plan import AttrValue, KvStream, Op, Plan, ValueSpec, WeightSpec
 MAX_DIM = 1 << 28
 
 
+#: Id of the plan's input `positions`.
+POSITIONS = 1
+
+
 def verify(plan: Plan) -> Plan:
     """The same plan, checked whole.
 
@@ -73,6 +77,8 @@ def _check_operands(spec: OpSpec, inputs: Sequence[ValueSpec], weights: Sequence
         operand = spec.inputs[min(i, least - 1)]
         if value.dtype != operand.dtype:
             raise PlanError(f"{operand.name} must be {operand.dtype}")
+        if operand.name == "positions" and value.id != POSITIONS:
+            raise PlanError("positions must be the plan's input of that name")
     if len({value.rows for value in inputs}) != 1:
         raise PlanError("inputs must have the same rows")
     needed = sum(not weight.optional for weight in spec.weights)

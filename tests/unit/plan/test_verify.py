@@ -17,6 +17,7 @@ from ramet.plan.verify import MAX_DIM, infer, verify
 X = ValueSpec(2, "x", "tokens", 8)
 LOGITS = ValueSpec(3, "l", "logits", 8)
 IDS = ValueSpec(0, "tokens", "tokens", 1, "i32")
+POSITIONS = ValueSpec(1, "positions", "tokens", 1, "i32")
 STREAMS = (KvStream(0, "s", 2, 4, 4),)
 TABLES = {"rope": (1.0, 0.5)}
 ROPE: dict[str, Any] = {
@@ -65,16 +66,16 @@ BROKEN: list[tuple[str, list[ValueSpec], list[WeightSpec], dict[str, Any], str]]
     ("layer_norm", [X], [w(8), w(4)], {"eps": 1e-5}, "weight and bias must be as long"),
     ("activation", [X], [], {"function": "mish"}, "function must be one of silu, gelu"),
     ("activation", [X], [], {"function": 3}, "function must be one of"),
-    ("rope", [X, IDS], [], {**ROPE, "heads": 3}, "x must be heads · head_dim wide"),
-    ("rope", [X, IDS], [], {**ROPE, "heads": 2.0}, "heads must be a whole number"),
-    ("rope", [X, IDS], [], {**ROPE, "heads": 1 << 31}, "heads must be finite and at least 1"),
-    ("rope", [X, IDS], [], {**ROPE, "heads": 0}, "heads must be finite and at least 1"),
-    ("rope", [X, IDS], [], {**ROPE, "rotary_dim": 3}, "rotary_dim must be even"),
-    ("rope", [X, IDS], [], {**ROPE, "rotary_dim": 6}, "rotary_dim must be even and at most head_dim"),
-    ("rope", [X, IDS], [], {**ROPE, "rotary_dim": 2}, "must have rotary_dim / 2 floats"),
-    ("rope", [X, IDS], [], {**ROPE, "table": "other"}, "there is no table 'other'"),
-    ("rope", [X, IDS], [], {**ROPE, "table": 1}, "table must be a text"),
-    ("rope", [X, replace(IDS, width=2)], [], ROPE, "positions must be one wide"),
+    ("rope", [X, POSITIONS], [], {**ROPE, "heads": 3}, "x must be heads · head_dim wide"),
+    ("rope", [X, POSITIONS], [], {**ROPE, "heads": 2.0}, "heads must be a whole number"),
+    ("rope", [X, POSITIONS], [], {**ROPE, "heads": 1 << 31}, "heads must be finite and at least 1"),
+    ("rope", [X, POSITIONS], [], {**ROPE, "heads": 0}, "heads must be finite and at least 1"),
+    ("rope", [X, POSITIONS], [], {**ROPE, "rotary_dim": 3}, "rotary_dim must be even"),
+    ("rope", [X, POSITIONS], [], {**ROPE, "rotary_dim": 6}, "rotary_dim must be even and at most head_dim"),
+    ("rope", [X, POSITIONS], [], {**ROPE, "rotary_dim": 2}, "must have rotary_dim / 2 floats"),
+    ("rope", [X, POSITIONS], [], {**ROPE, "table": "other"}, "there is no table 'other'"),
+    ("rope", [X, POSITIONS], [], {**ROPE, "table": 1}, "table must be a text"),
+    ("rope", [X, IDS], [], ROPE, "positions must be the plan's input of that name"),
     ("split", [X], [], {"sizes": (4, 3)}, "sizes must add up to the width of x"),
     ("split", [X], [], {"sizes": ()}, "sizes must add up"),
     ("split", [X], [], {"sizes": (8, 0)}, "sizes must be whole numbers of at least 1"),
