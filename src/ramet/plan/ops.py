@@ -16,7 +16,7 @@ from ramet.errors import PlanError
 from ramet.plan.plan import AttrValue, DType, KvStream, Rows
 
 AttrType = Literal["int", "float", "bool", "text", "ints"]
-Norm = Literal["exact", "element", "row", "dot"]
+Norm = Literal["exact", "element", "row", "dot", "state"]
 
 FUNCTIONS = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh")
 #: Largest numbers in attributes: int32, float32.
@@ -76,8 +76,8 @@ class Tolerance:
     """How far executors may differ, per element of the result, as `relative` times a norm of the operands.
 
     exact: not at all, bit for bit. element: the product of max(|input|, 1). row: the largest magnitude in the result's
-    row. dot: ‖x‖·‖w‖ of the product's two vectors; with a quantised weight, where activations are rounded to 8 bits in
-    blocks of 32, plus `int8` · max|x|·‖w‖ (the rounding error is uniform in ± max|x| / 254; six standard deviations).
+    row. state: the largest magnitude among the values in the row's state. dot: ‖x‖·‖w‖ of the product's two vectors;
+    with a quantised weight, where activations are rounded to 8 bits in blocks of 32, plus `int8` · max|x|·‖w‖ (the rounding error is uniform in ± max|x| / 254; six standard deviations).
     """
 
     norm: Norm
@@ -266,7 +266,7 @@ OPS: Mapping[str, OpSpec] = {
         "positions that each token sees",
         (Operand("q"), Operand("k"), Operand("v")),
         _attention,
-        Tolerance("row", 2.0**-17),
+        Tolerance("state", 2.0**-17),
         weights=(WeightOperand("sinks", 1, optional=True),),
         attrs={
             "stream": Attr("int", "id of the state stream", minimum=0),
@@ -314,6 +314,7 @@ def _tolerance(tolerance: Tolerance) -> str:
     norms = {
         "element": "product of max(|input|, 1), per element",
         "row": "largest magnitude in the result's row",
+        "state": "largest magnitude among the row's values",
         "dot": "‖x‖ · ‖w‖",
     }
     text = f"{tolerance.relative:.2g} × {norms[tolerance.norm]}"
