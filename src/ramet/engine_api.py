@@ -172,7 +172,12 @@ class Engine:
     def get_model_info(self) -> dict[str, Any]:
         """Facts about the model."""
         card = self._running.card
-        return {**msgspec.to_builtins(card), "max_model_len": self._running.frontend.limits.context_length}
+        limits = self._running.frontend.limits
+        return {
+            **msgspec.to_builtins(card),
+            "max_model_len": limits.context_length,
+            "vocab_size": limits.vocab_size,
+        }
 
     def shutdown(self) -> None:
         """End the engine and free its memory. What runs is aborted. Idempotent."""

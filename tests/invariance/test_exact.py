@@ -1,6 +1,6 @@
 """The promise of exactness: a request's tokens and logprobs are the same bits whatever runs beside it and however.
 
-Cache on and off, chunk sizes, page sizes, threads, neighbours, forced retraction: each setting is compared, bit for bit,
+Cache, chunk sizes, page sizes, threads, neighbours, forced retraction: each setting is compared, bit for bit,
 with every request running alone on a fresh engine with default settings.
 """
 

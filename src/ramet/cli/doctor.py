@@ -50,7 +50,7 @@ def examine() -> tuple[dict[str, Any], list[str]]:
 
         cpu = cpu_info()
         facts["cpu features"] = " ".join(cpu["features"])
-        facts["kernel tiers"] = f"{cpu['best_tier']} chosen of {', '.join(cpu['tiers'])}"
+        facts["kernel tiers"] = f"{cpu['tier']} chosen of {', '.join(cpu['tiers'])}"
     except ImportError as error:
         troubles.append(
             f"the native library does not load ({error}); reinstall with `pip install --force-reinstall ramet`"

@@ -150,6 +150,7 @@ def model_info(context: Context) -> dict[str, Any]:
         "model_type": model.model_type,
         "architectures": list(model.architectures),
         "max_model_len": context.live.limits.context_length,
+        "vocab_size": context.live.limits.vocab_size,
     }
 
 
