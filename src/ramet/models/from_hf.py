@@ -19,12 +19,16 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "gemma3_text": {
         "head_dim": 256,
         "hidden_activation": "gelu_pytorch_tanh",
+        "max_position_embeddings": 131_072,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
         "query_pre_attn_scalar": 256,
         "rope_theta": 1e6,
         "rope_local_base_freq": 1e4,
         "sliding_window": 4096,
         "sliding_window_pattern": 6,
         "tie_word_embeddings": True,
+        "vocab_size": 262_208,
     },
 }
 
@@ -48,6 +52,7 @@ ROPE_KEYS: Mapping[str, frozenset[str]] = {
 
 def read_hf_config(config: Mapping[str, Any]) -> ModelConfig:
     """See `ModelConfig.from_hf`."""
+    config = _text_part(config)
     model_type = Keys(config, SOURCE).text("model_type")
     given = {key: value for key, value in config.items() if value is not None}
     keys = Keys({**DEFAULTS.get(model_type, {}), **given}, SOURCE)
@@ -92,6 +97,19 @@ def read_hf_config(config: Mapping[str, Any]) -> ModelConfig:
         bos_token_id=next(iter(keys.ids("bos_token_id")), None),
         eos_token_ids=keys.ids("eos_token_id"),
     )
+
+
+def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a vision-language Gemma 3 its language model, which is a gemma3_text; its end tokens stand outside."""
+    if config.get("model_type") != "gemma3":
+        return config
+    text = config.get("text_config")
+    if not isinstance(text, Mapping):
+        raise CheckpointError(
+            f"{SOURCE}: text_config must be an object in a config of type gemma3", field="text_config"
+        )
+    outer = {key: config[key] for key in ("bos_token_id", "eos_token_id", "quantization_config") if key in config}
+    return {**text, **outer, "model_type": "gemma3_text"}
 
 
 def _power(keys: Keys, key: str, exponent: float) -> float:

@@ -95,6 +95,25 @@ def test_gemma_rope_of_the_newer_generation() -> None:
     assert (cfg.rope, cfg.local_rope) == (Rope(2e6, "linear", 8.0), Rope(3e4))
 
 
+def test_gemma_beside_a_vision_tower() -> None:
+    """Gemma 3 4B's config.json leaves out whatever is the default of its class."""
+    text = {
+        "model_type": "gemma3_text",
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }
+    config = {"model_type": "gemma3", "eos_token_id": [1, 106], "vision_config": {}, "text_config": text}
+    cfg = ModelConfig.from_hf(config)
+    assert (cfg.model_type, cfg.eos_token_ids, cfg.vocab_size) == ("gemma3_text", (1, 106), 262_208)
+    assert (cfg.num_heads, cfg.num_kv_heads, cfg.head_dim, cfg.query_scale) == (8, 4, 256, 1 / 16)
+    assert cfg.windows[:7] == (1024, 1024, 1024, 1024, 1024, 0, 1024)
+    with pytest.raises(CheckpointError, match="text_config must be an object"):
+        ModelConfig.from_hf({"model_type": "gemma3"})
+
+
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no type": ({"model_type": None}, "config.json: model_type is missing"),
     "type of a wrong type": ({"model_type": 3}, "model_type is 3, but must be a text"),
