@@ -26,10 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     sampling = {"max_new_tokens": None, **given_sampling(args)}  # None: as far as the context goes
+    read: Callable[[str], str] = input
     if sys.stdin.isatty():
         _enable_line_editing()
+    else:
+        read = _read_piped
     with open_source(args) as source:
-        Chat(source, sampling, system=args.system).loop()
+        Chat(source, sampling, system=args.system, read=read).loop()
     return 0
 
 
@@ -38,6 +41,11 @@ def _enable_line_editing() -> None:
         import readline  # noqa: F401  # importing it gives input() history and cursor keys
     except ModuleNotFoundError:  # Windows: its console edits lines by itself
         return
+
+
+def _read_piped(prompt: str) -> str:
+    """A line from a pipe, where a prompt would only litter the output."""
+    return input()
 
 
 class Chat:

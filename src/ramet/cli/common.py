@@ -52,15 +52,19 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how tokens are chosen")
     for name, (kind, text) in SAMPLING_FLAGS.items():
-        group.add_argument(f"--{name.replace('_', '-')}", type=kind, default=argparse.SUPPRESS, help=text)
+        group.add_argument(_flag(name), type=kind, default=argparse.SUPPRESS, help=text)
     group.add_argument("--stop", action="append", default=argparse.SUPPRESS, help="end at this text; may be repeated")
 
 
 def given_sampling(args: argparse.Namespace) -> dict[str, Any]:
     """The sampling parameters on the command line. Raises `RequestError` before any model is loaded."""
     given = {name: value for name, value in vars(args).items() if name in SAMPLING_FLAGS or name == "stop"}
-    parse(given)
+    parse(given, names={name: _flag(name) for name in given})
     return given
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 @contextmanager

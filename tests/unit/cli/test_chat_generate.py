@@ -213,7 +213,7 @@ def test_generate_needs_one_source_of_prompts(engine: type[FakeEngine], given: l
 
 
 def test_a_bad_flag_is_refused_before_a_model_is_loaded(engine: type[FakeEngine]) -> None:
-    with pytest.raises(RequestError, match="top_p"):
+    with pytest.raises(RequestError, match=r"^--top-p must be"):
         generate.run(arguments(generate, "a", "--top-p", "7"))
     assert engine.opened == []
 
