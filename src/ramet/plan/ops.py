@@ -77,8 +77,8 @@ class Tolerance:
 
     exact: not at all, bit for bit. element: the product of max(|input|, 1). row: the largest magnitude in the result's
     row. state: the largest magnitude among the values in the row's state. dot: ‖x‖·‖w‖ of the product's two vectors;
-    with a quantised weight, where activations are rounded to 8 bits in blocks of 32, plus `int8` · max|x|·‖w‖ (the rounding
-    error is uniform in ± max|x| / 254; six standard deviations).
+    with a quantised weight, where activations are rounded to 8 bits in blocks of 32, plus `int8` · max|x|·‖w‖: the
+    rounding error is uniform in ± max|x| / 254, and this is six standard deviations.
     """
 
     norm: Norm
