@@ -126,3 +126,7 @@ def test_the_page_tells_of_every_operation() -> None:
             assert f"- `{name}` ({attr.type}): {attr.meaning}" in page
     assert "…" in page
     assert "none: bit for bit" in page
+
+
+def test_floats_that_a_token_takes_in_a_stream() -> None:
+    assert small().streams[0].floats_per_token == 8  # one head of 4 in keys and in values
