@@ -211,7 +211,7 @@ class Engine:
             body,
             batched=batched,
             weight_version=self._running.card.weight_version,
-            decode=lambda ids: frontend.tokenizer.decode(ids, False, continuation=True),
+            decode=lambda ids: frontend.text_of(ids, skip_special_tokens=False),
         )
         return generation, answer
 

@@ -28,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(
         level=config.log.log_level.upper(), format="[%(asctime)s] %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
     )
+    logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.root.level))
     if args.print_config:
         return print_config(config, origins)
     from ramet.server.serve import bind, serve

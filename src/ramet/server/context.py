@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from ramet.config import ApiSection, ServerSection
 from ramet.errors import EngineDeadError, RequestError
 from ramet.server.card import ModelCard
 from ramet.text.frontend import Frontend
+from ramet.text.generation import Choice
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,8 +24,15 @@ class Context:
     settings: Mapping[str, Any] = field(default_factory=dict)  # every option, for /server_info; secrets removed
     frontend: Frontend | None = None
     card: ModelCard | None = None
+    on_finish: list[Callable[[Choice], None]] = field(default_factory=list)  # called with each finished request
     draining: bool = False
     startup_s: float = 0.0  # seconds from process start to readiness
+
+    def open(self, frontend: Frontend, card: ModelCard) -> None:
+        """From now on requests are served."""
+        frontend.stats.on_finish += self.on_finish
+        self.card = card
+        self.frontend = frontend
 
     @property
     def live(self) -> Frontend:

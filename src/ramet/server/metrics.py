@@ -24,30 +24,43 @@ _INTER_TOKEN_BUCKETS = (
     *(1, 2, 4, 6, 8),
 )
 
-#: Key of the engine's `server_info` -> name and meaning of a gauge.
+#: Gauge, which is also the key of the engine's `server_info` -> meaning.
 _GAUGES = {
-    "num_running_reqs": ("num_running_reqs", "Requests that hold a row."),
-    "num_waiting_reqs": ("num_queue_reqs", "Requests that wait for one."),
-    "num_used_tokens": ("num_used_tokens", "Token slots that requests hold."),
-    "token_usage": ("token_usage", "Share of the token slots that requests hold."),
-    "max_total_num_tokens": ("max_total_num_tokens", "Token slots of the KV pool."),
-    "page_size": ("page_size", "Token slots in a page."),
+    "num_running_reqs": "Requests that hold a row.",
+    "num_queue_reqs": "Requests that wait for one.",
+    "num_used_tokens": "Token slots in use by requests and cached prefixes.",
+    "token_usage": "Share of the token slots that running requests hold.",
+    "max_total_num_tokens": "Token slots of the KV pool.",
+    "page_size": "Token slots in a page.",
+    "gen_throughput": "Generated tokens per second, lately.",
+    "cache_hit_rate": "Share of prompt tokens found in the prefix cache, since the start.",
 }
+
+_HISTOGRAMS = (
+    ("time_to_first_token_seconds", "From arrival to the first token.", _FIRST_TOKEN_BUCKETS),
+    ("e2e_request_latency_seconds", "From arrival to the last token.", _LATENCY_BUCKETS),
+    ("inter_token_latency_seconds", "Mean time between two tokens of a request.", _INTER_TOKEN_BUCKETS),
+)
+
+#: Finished requests whose times wait for a scrape.
+MAX_NOTED = 10_000
 
 
 class Metrics:
-    """The route, and the collector behind it. prometheus-client is imported at the first scrape or finished request."""
+    """The route, and the collector behind it. prometheus-client is imported at the first scrape: it costs 0.1 s."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._engine: Mapping[str, Any] = {}
         self._registry: CollectorRegistry | None = None
-        self._histograms: dict[str, Histogram] = {}
+        self._histograms: list[Histogram] = []
+        self._noted: list[tuple[float | None, ...]] = []
+        context.on_finish.append(self.observe)
 
     async def scrape(self, request: Request) -> Response:
         from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-        self.watch()
+        registry = self._count()
         frontend = self._context.frontend
         self._engine = {}
         if frontend is not None and frontend.dead is None:
@@ -55,36 +68,35 @@ class Metrics:
                 self._engine = await asyncio.wait_for(frontend.call("server_info"), 2.0)
             except (RametError, asyncio.TimeoutError):
                 self._engine = {}  # a scrape shows what can be had; health tells the rest
-        assert self._registry is not None
-        return Response(generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_LATEST})
-
-    def watch(self) -> None:
-        """Begin counting. Idempotent; called when the frontend is there."""
-        if self._registry is not None:
-            return
-        from prometheus_client import CollectorRegistry, Histogram
-
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        for name, words, buckets in (
-            ("sglang:time_to_first_token_seconds", "From arrival to the first token.", _FIRST_TOKEN_BUCKETS),
-            ("sglang:e2e_request_latency_seconds", "From arrival to the last token.", _LATENCY_BUCKETS),
-            ("sglang:inter_token_latency_seconds", "Mean time between two tokens.", _INTER_TOKEN_BUCKETS),
-        ):
-            self._histograms[name] = Histogram(name, words, registry=self._registry, buckets=buckets)
+        return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
     def observe(self, choice: Choice) -> None:
-        """Called with each finished request."""
-        self.watch()
+        """Called with each finished request: only notes its times, so that no request waits for an import."""
         if choice.first_token_s is None or choice.finished_s is None:
             return
-        total = choice.finished_s - choice.arrived_s
-        self._histograms["sglang:time_to_first_token_seconds"].observe(choice.first_token_s - choice.arrived_s)
-        self._histograms["sglang:e2e_request_latency_seconds"].observe(total)
         tokens = len(choice.output_ids) + choice.waiting_tokens
-        if tokens > 1:
-            gap = (choice.finished_s - choice.first_token_s) / (tokens - 1)
-            self._histograms["sglang:inter_token_latency_seconds"].observe(gap)
+        gap = (choice.finished_s - choice.first_token_s) / (tokens - 1) if tokens > 1 else None
+        self._noted.append((choice.first_token_s - choice.arrived_s, choice.finished_s - choice.arrived_s, gap))
+        if len(self._noted) >= MAX_NOTED:
+            self._count()
+
+    def _count(self) -> CollectorRegistry:
+        """Move what was noted into the histograms."""
+        from prometheus_client import CollectorRegistry, Histogram
+
+        if self._registry is None:
+            self._registry = CollectorRegistry()
+            self._registry.register(self)
+            self._histograms = [
+                Histogram(f"sglang:{name}", words, registry=self._registry, buckets=buckets)
+                for name, words, buckets in _HISTOGRAMS
+            ]
+        noted, self._noted = self._noted, []
+        for times in noted:
+            for histogram, time_s in zip(self._histograms, times, strict=True):
+                if time_s is not None:
+                    histogram.observe(time_s)
+        return self._registry
 
     def collect(self) -> Iterator[Metric]:
         """prometheus-client's collector protocol."""
@@ -106,17 +118,8 @@ class Metrics:
             yield counter("prompt_tokens", "Prompt tokens of ended requests.", stats.prompt_tokens)
             yield counter("generation_tokens", "Generated tokens of ended requests.", stats.completion_tokens)
             yield counter("cached_tokens", "Prompt tokens found in the prefix cache.", stats.cached_tokens)
-
-        def gauge(name: str, words: str, value: float) -> Metric:
-            family = GaugeMetricFamily(f"sglang:{name}", words, labels=labels)
-            family.add_metric([model], value)
-            return family
-
-        for key, (name, words) in _GAUGES.items():
-            if key in self._engine:
-                yield gauge(name, words, self._engine[key])
-        if self._engine:
-            recent, totals = self._engine["recent"], self._engine["totals"]
-            yield gauge("gen_throughput", "Generated tokens per second, lately.", recent["generated_tokens_per_s"])
-            hit_rate = totals["cached_tokens"] / max(totals["prompt_tokens"], 1)
-            yield gauge("cache_hit_rate", "Share of prompt tokens found in the cache, since the start.", hit_rate)
+        for name, words in _GAUGES.items():
+            if name in self._engine:
+                gauge = GaugeMetricFamily(f"sglang:{name}", words, labels=labels)
+                gauge.add_metric([model], self._engine[name])
+                yield gauge

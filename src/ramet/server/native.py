@@ -52,7 +52,7 @@ class Generate:
             body,
             batched=batched,
             weight_version=context.model.weight_version,
-            decode=lambda ids: frontend.tokenizer.decode(ids, False, continuation=True),
+            decode=lambda ids: frontend.text_of(ids, skip_special_tokens=False),
             incremental=context.api.incremental_streaming_output,
         )
         headers = warning_headers([*warnings, *generation.warnings])

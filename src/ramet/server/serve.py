@@ -143,9 +143,8 @@ class _Service:
         context = self._context
         context.server, context.api = running.resolved.config.server, running.resolved.config.api
         context.settings = public_settings(running.resolved.config)
-        context.card = running.card
         context.startup_s = time.time() - _process_start()
-        context.frontend = frontend
+        context.open(frontend, running.card)
         host, port = self._sock.getsockname()[:2]
         name = f"[{host}]" if ":" in host else host
         log.info("event=ready model=%s startup_s=%.2f", running.card.served_name, context.startup_s)

@@ -36,6 +36,9 @@ THREAD_TOKENIZE_CHARS = 20_000
 #: A prompt shorter than this (tokens) is not worth computing before its other samples start.
 MIN_SHARED_PROMPT = 64
 
+#: How long a flush waits for the engine to become idle although no request is known to be live.
+FLUSH_SETTLE_S = 0.25
+
 _SEED_LIMIT = 1 << 63
 
 
@@ -50,12 +53,13 @@ class Stats:
     cached_tokens: int = 0
     on_finish: list[Callable[[Choice], None]] = field(default_factory=list)
 
-    def record(self, choice: Choice, finish: FinishReason, completion_tokens: int) -> None:
+    def record(self, choice: Choice, last: TokenDelta) -> None:
+        """Count a request with its last delta; its reader may not have taken everything yet."""
         self.requests += 1
-        self.aborted += finish.type == "abort"
+        self.aborted += last.finish is not None and last.finish.type == "abort"
         self.prompt_tokens += len(choice.prompt_ids)
-        self.completion_tokens += completion_tokens
-        self.cached_tokens += choice.cached_tokens
+        self.completion_tokens += len(choice.output_ids) + choice.waiting_tokens
+        self.cached_tokens += last.cached_tokens
         for hook in self.on_finish:
             hook(choice)
 
@@ -154,7 +158,7 @@ class Frontend:
             del self._live[delta.rid]
         generation.deliver(choice, delta)
         if delta.finish is not None:
-            self.stats.record(choice, delta.finish, len(choice.output_ids) + choice.waiting_tokens)
+            self.stats.record(choice, delta)
 
     def _fail_all(self, error: EngineDeadError) -> None:
         if self._dead is not None:
@@ -254,6 +258,11 @@ class Frontend:
 
         return render() if size <= THREAD_TOKENIZE_CHARS else await asyncio.to_thread(render)
 
+    def text_of(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of any ids of the model, also of those that its tokenizer does not have."""
+        decoder = Detokenizer(self.tokenizer, skip_special_tokens=skip_special_tokens)
+        return decoder.push(token_ids) + decoder.finish()
+
     def _choice(
         self,
         index: int,
@@ -340,16 +349,18 @@ class Frontend:
             self._calls.pop(call_id, None)
 
     async def flush_cache(self, timeout_s: float = 0.0) -> bool:
-        """Empty the prefix cache; False if requests were running or waiting for all of that time."""
-        until = time.monotonic() + timeout_s
-        while True:
-            answer = await self.call(
-                "flush_cache"
-            )  # waits a second itself for a request whose last token has just left
-            if answer["success"]:
-                return True
-            if time.monotonic() >= until:
+        """Empty the prefix cache; False if requests were running or waiting for all of that time.
+
+        When none is known to be live, the engine gets a moment to let go of one whose last token has just been read.
+        """
+        now = time.monotonic()
+        until, settled = now + timeout_s, now + FLUSH_SETTLE_S
+        while not await self.call("flush_cache"):
+            now = time.monotonic()
+            if now >= until and (self._live or now >= settled):
                 return False
+            await asyncio.sleep(0.005)
+        return True
 
     async def probe(self, timeout_s: float) -> bool:
         """Whether the engine says anything within the time: whatever it is doing, or one token made for this."""

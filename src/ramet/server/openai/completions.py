@@ -165,7 +165,7 @@ class _Answer:
 
     def _echo(self, choice: Choice) -> str:
         """The prompt as it is repeated in front of the text; special tokens that the tokenizer added are not shown."""
-        return self._frontend.tokenizer.decode(choice.prompt_ids) if self._body.echo else ""
+        return self._frontend.text_of(choice.prompt_ids) if self._body.echo else ""
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         options = self._body.stream_options
