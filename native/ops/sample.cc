@@ -177,7 +177,7 @@ class Distribution {
   // below: that many blocks hold a logit as large. For 50 of 49k tokens it lets through about 52.
   void GatherBest(int64_t count) {
     float threshold = -kInfinity;
-    if (count < std::ssize(scratch_.block_max)) {
+    if (count <= std::ssize(scratch_.block_max)) {
       std::vector<float>& maxima = scratch_.logits;
       maxima = scratch_.block_max;
       std::nth_element(maxima.begin(), maxima.begin() + (count - 1), maxima.end(), std::greater<>());
@@ -189,14 +189,23 @@ class Distribution {
   // scratch.order = the tokens that top_k and top_p keep, in id order. Both sets are the first so many of the order of tokens,
   // so their intersection is the shorter one.
   void KeepBest(const RowParams& params) {
-    const bool by_mass = params.top_p < 1.0;
     const int64_t k = params.top_k > 0 ? std::min(params.top_k, size_) : size_;
-    const uint64_t mass = by_mass ? static_cast<uint64_t>(params.top_p * static_cast<double>(Total())) : 0;
-    // With top_p, the few best tokens usually hold the mass; only a flat distribution needs all.
-    GatherBest(by_mass ? std::min<int64_t>(k, 256) : k);
-    if (by_mass && k > 256 && WeighOrder() < mass) GatherBest(k);
     uint64_t last = 0;
-    if (by_mass && WeighOrder() >= mass) last = KeyAt(mass);
+    if (params.top_p < 1.0) {
+      const uint64_t mass = static_cast<uint64_t>(params.top_p * static_cast<double>(Total()));
+      // The few best tokens usually hold the mass, a tenth of the vocabulary nearly always; only a flat distribution needs all.
+      bool reached = false;
+      int64_t head = 0;
+      for (const int64_t next : {int64_t{256}, static_cast<int64_t>(scratch_.block_max.size()), k}) {
+        if (reached || head == k) break;
+        head = std::min(std::max(head, next), k);
+        GatherBest(head);
+        reached = WeighOrder() >= mass;
+      }
+      if (reached) last = KeyAt(mass);
+    } else {
+      GatherBest(k);
+    }
     if (std::cmp_greater(scratch_.order.size(), k)) {
       scratch_.weights.assign(scratch_.order.size(), 1);
       last = std::max(last, KeyAt(static_cast<uint64_t>(k)));
