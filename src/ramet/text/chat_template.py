@@ -55,6 +55,7 @@ class ChatTemplate:
         self._plain = self._compile(source)
         self._with_tools = self._plain if tool_source is None else self._compile(tool_source)
         sources = source + (tool_source or "")
+        self.knows_tools = "tools" in sources  # a template that does not would drop a request's tools without a word
         self._knows_developer = "developer" in sources
         self._wants_parts = _walks_over_parts(self._environment.parse(source), source)
         self._open, self._close, self._end = (_unguessable() for _ in range(3))
@@ -266,11 +267,8 @@ def _bare_functions(tools: Any) -> list[Any] | None:
 def _walks_over_parts(tree: nodes.Template, source: str) -> bool:
     """Whether a template loops over a message's content and never asks whether that is a string."""
     loops = any(
-        (isinstance(target, nodes.Getattr)
-        and target.attr == "content")
-        or (isinstance(target, nodes.Getitem)
-        and isinstance(target.arg, nodes.Const)
-        and target.arg.value == "content")
+        (isinstance(target, nodes.Getattr) and target.attr == "content")
+        or (isinstance(target, nodes.Getitem) and isinstance(target.arg, nodes.Const) and target.arg.value == "content")
         for loop in tree.find_all(nodes.For)
         for target in [loop.iter.node if isinstance(loop.iter, nodes.Filter) else loop.iter]
     )

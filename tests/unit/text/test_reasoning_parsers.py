@@ -7,7 +7,7 @@ import pytest
 from ramet.errors import ConfigError
 from ramet.text.events import Content, Message, Reasoning, ToolCall
 from ramet.text.output import OutputParser
-from ramet.text.reasoning import make_reasoning_parser, opens_thinking
+from ramet.text.reasoning import detect_reasoning_format, make_reasoning_parser, opens_thinking
 from ramet.text.reasoning.tags import TagReasoning
 from ramet.text.scanner import Parser
 from ramet.text.tools import make_tool_parser
@@ -113,3 +113,17 @@ def test_whether_a_prompt_leaves_the_thinking_open() -> None:
 def test_unknown_format_names_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"deepseek-r1.*qwen3"):
         make_reasoning_parser("klingon", prompt_is_open=False)
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("{{ '<think>\\n' if enable_thinking }}", "qwen3"),
+        ("{{ message.content.split('</think>')[-1] }}<|tool_calls_section_begin|>", "kimi_k2"),
+        ("<|start|>assistant<|channel|>analysis", "gpt-oss"),
+        ("[THINK]", "mistral"),
+        ("plain", None),
+    ],
+)
+def test_formats_are_told_by_the_template(template: str, name: str | None) -> None:
+    assert detect_reasoning_format(template) == name

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from ramet.errors import CheckpointError, RequestError
 from ramet.text import hf_vocab
-from ramet.text.tokenizer import Tokenizer
+from ramet.text.tokenizer import Tokenizer, load_tokenizer
 
 CORPUS = [
     "The capital of France is Paris.",
@@ -221,3 +221,35 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("[1]")
     with pytest.raises(CheckpointError, match="list, not an object"):
         read(tmp_path)
+
+
+class FakeCheckpoint:
+    """Just what `load_tokenizer` reads of a `Checkpoint`."""
+
+    def __init__(self, path: Path, config: dict[str, Any], kind: str) -> None:
+        self.path, self.config, self.kind = path, config, kind
+        self.generation_config = {"eos_token_id": [11]}
+
+    def file(self, name: str) -> Path | None:
+        return self.path / name if (self.path / name).is_file() else None
+
+
+def load(path: Path, config: dict[str, Any], kind: str, tokenizer_path: str | None = None) -> Tokenizer:
+    return load_tokenizer(FakeCheckpoint(path, config, kind), tokenizer_path)  # type: ignore[arg-type]
+
+
+def test_load_tokenizer_by_kind_and_path(tmp_path: Path) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.mkdir()
+    other.mkdir()
+    byte_level(own)
+    sentencepiece(other)
+    stored = json.loads((Path(__file__).parent / "llama_cpp_ids" / "bpe-qwen2.json").read_text(encoding="utf-8"))
+    tokenizer = load(own, {"eos_token_id": 12}, "hf")
+    assert tokenizer.eos_token_ids == (tokenizer.token_to_id("<|end|>"), 11, 12)
+    case = stored["cases"][0]
+    assert load(own, stored["metadata"], "gguf").encode(case["text"]) == case["ids"]
+    for path in (str(other), str(other / "tokenizer.json")):
+        assert load(own, stored["metadata"], "gguf", path).bos_token == "<s>"
+    with pytest.raises(CheckpointError, match="--tokenizer-path nowhere: no such file"):
+        load(own, {}, "hf", "nowhere")

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from ramet.errors import ConfigError
+from ramet.text.chat_template import shipped_template
 from ramet.text.events import Content, Message, ToolArguments, ToolCall, ToolEnd, ToolStart
-from ramet.text.tools import FORMATS, make_tool_parser
+from ramet.text.tools import FORMATS, detect_tool_format, make_tool_parser
 
 SCHEMAS: dict[str, Mapping[str, Any]] = {
     "f": {"properties": {"a": {"type": "integer"}, "s": {"type": "string"}, "o": {"type": "object"}}},
@@ -114,7 +115,8 @@ GOOD: list[tuple[str, str, str, list[ToolCall]]] = [
     (
         "gpt-oss",
         "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant<|channel|>commentary to=functions.f "
-        '<|constrain|>json<|message|>{"a": 1}<|call|><|start|>assistant to=functions.g<|channel|>commentary<|message|>{}<|call|>',
+        '<|constrain|>json<|message|>{"a": 1}<|call|>'
+        "<|start|>assistant to=functions.g<|channel|>commentary<|message|>{}<|call|>",
         "Let me see.",
         [F1, G],
     ),
@@ -154,13 +156,15 @@ def test_text_behind_a_call_never_raises() -> None:
 
 def test_nested_values_between_tags_lose_nothing() -> None:
     value: dict[str, Any] = {"list": [{"k": f'"{n}" \\ 你{n}', "n": [n, None, {"x": {}}]} for n in range(6)]}
-    text = f"<tool_call><function=f><parameter=o>{json.dumps(value, ensure_ascii=False)}</parameter></function></tool_call>"
+    written = json.dumps(value, ensure_ascii=False)
+    text = f"<tool_call><function=f><parameter=o>{written}</parameter></function></tool_call>"
     [call] = whole("qwen3_coder", text).tool_calls
     assert call.arguments == json.dumps({"o": value}, ensure_ascii=False)
 
 
 def test_a_second_call_opening_in_the_chunk_that_closes_the_first() -> None:
-    text = "<tool_call><function=f><parameter=a>1</parameter></function></tool_call><tool_call><function=g>\n</function></tool_call>"
+    first = "<tool_call><function=f><parameter=a>1</parameter></function></tool_call>"
+    text = first + "<tool_call><function=g>\n</function></tool_call>"
     assert whole("qwen3_coder", text).tool_calls == [F1, G]
 
 
@@ -234,5 +238,25 @@ def test_arguments_that_are_no_object_are_not_complete() -> None:
 
 
 def test_unknown_format_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="hermes.*qwen3_coder"):
+    with pytest.raises(ConfigError, match=r"hermes.*qwen3_coder"):
         make_tool_parser("klingon")
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        (shipped_template("qwen"), "qwen25"),
+        (shipped_template("chatml"), None),
+        ("{{ '<tool_call>\\n<function=' + call.name }}", "qwen3_coder"),
+        ("{{ '<tool_call>' + call.name + '<arg_key>' }}", "glm45"),
+        (
+            "{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + kind + '<｜tool▁sep｜>' + name + '\\n```json\\n' }}",
+            "deepseekv3",
+        ),
+        ("{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + name + '<｜tool▁sep｜>' }}", "deepseekv31"),
+        ("{{ '[TOOL_CALLS] ' }}", "mistral"),
+        ("{{ '<|python_tag|>' }}", "llama3"),
+    ],
+)
+def test_formats_are_told_by_the_template(template: str, name: str | None) -> None:
+    assert detect_tool_format(template) == name

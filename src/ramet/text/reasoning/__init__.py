@@ -63,6 +63,22 @@ def make_reasoning_parser(name: str, *, prompt_is_open: bool) -> Parser:
     return TagReasoning(form.opening, form.closing, starts_inside=inside, also_ends=form.also_ends)
 
 
+def detect_reasoning_format(template: str) -> str | None:
+    """What `--reasoning-parser auto` means for a chat template; None when it shows no thinking.
+
+    All `<think>` formats but those with other end markers come down to `qwen3`, where the prompt itself shows whether
+    the thinking is open.
+    """
+    if "<|channel|>" in template and "analysis" in template:
+        return "gpt-oss"
+    for name in ("mistral", "kimi"):
+        if FORMATS[name].opening in template:
+            return name
+    if "<think>" not in template and "</think>" not in template:
+        return None
+    return "kimi_k2" if _KIMI_CALLS in template else "qwen3"
+
+
 def opens_thinking(name: str, prompt: str, continued: str = "") -> bool:
     """Whether the model goes on inside its thinking: `prompt` ends with the opening marker, or `continued`, the
     assistant's message that is being continued, has opened the thinking and not closed it."""

@@ -34,6 +34,31 @@ FORMATS: dict[str, type[ToolParser]] = {
     "trinity": Hermes,
 }
 
+#: Marks in a chat template and the format they tell of; the first that fits decides.
+_SIGNS: tuple[tuple[str, str], ...] = (
+    ("function<｜tool▁sep｜>", "deepseekv3"),
+    ("'function' + '<｜tool▁sep｜>'", "deepseekv3"),
+    ("```json", "deepseekv3"),
+    ("<｜tool▁calls▁begin｜>", "deepseekv31"),
+)
+_PLAIN_SIGNS: tuple[tuple[str, str], ...] = (
+    ("<|tool_calls_section_begin|>", "kimi_k2"),
+    ("<|channel|>", "gpt-oss"),
+    ("[TOOL_CALLS]", "mistral"),
+    ("<arg_key>", "glm45"),
+    ("<function=", "qwen3_coder"),
+    ("<tool_call>", "qwen25"),
+    ("<|python_start|>", "pythonic"),
+    ("<|python_tag|>", "llama3"),
+    ('"parameters": dictionary of argument name', "llama3"),
+)
+
+
+def detect_tool_format(template: str) -> str | None:
+    """What `--tool-call-parser auto` means for a chat template; None when it shows no format that ramet knows."""
+    signs = _SIGNS if "<｜tool▁calls▁begin｜>" in template else _PLAIN_SIGNS
+    return next((name for sign, name in signs if sign in template), None)
+
 
 def make_tool_parser(name: str, tools: Tools = None, *, parallel: bool = True) -> ToolParser:
     """A parser for one generation. `tools`: name → JSON Schema of the parameters, of the functions on offer."""
