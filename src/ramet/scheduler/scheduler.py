@@ -53,7 +53,7 @@ class Scheduler:
         self.waiting: list[Request] = []  # in order of arrival
         self.prefilling: list[Request] = []
         self.decoding: list[Request] = []
-        self._budget = config.chunked_prefill_size or executor.layout.max_step_tokens
+        self._budget: int = config.chunked_prefill_size or executor.layout.max_step_tokens
         self._order = POLICIES[config.schedule_policy]
         self._ratio = NewTokenRatio(config.schedule_conservativeness)
         self._clock = clock
@@ -61,8 +61,6 @@ class Scheduler:
         self._deadlines: list[tuple[float, int, Request]] = []
         self._arrivals = 0
         self._passes = 0
-        # Forced more often than results are read, a lone request would never keep a token.
-        self._retract_every = max(config.retract_every, depth + 1) if config.retract_every else 0
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -145,8 +143,11 @@ class Scheduler:
     def _schedule(self) -> tuple[list[Request], list[Chunk]]:
         """What the next step computes: (requests that draw a token, chunks of prefill)."""
         self._passes += 1
-        if self._retract_every and self.decoding and self._passes % self._retract_every == 0:
-            self._retract(victim(self.decoding))
+        if self.config.retract_every and self._passes % self.config.retract_every == 0:
+            # Only who has drawn on past the end of its prefill: else a lone request might never keep a token.
+            able = [request for request in self.decoding if request.computed > len(request.tokens)]
+            if able:
+                self._retract(victim(able))
         decodes = self._decodes()
         # Prefill gets a quarter of the budget even beside many decodes, or a full house would lock newcomers out.
         budget = max(self._budget - len(decodes), self._budget // 4, 1)
