@@ -170,11 +170,11 @@ inline F32 Pow2(F32 n) {  // 2^n for integral n in [-126, 127]; 1 for NaN, which
 inline float ReduceAdd(F32 a) { return a.v; }
 inline float ReduceMax(F32 a) { return a.v; }
 inline float HalfBitsToFloat(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
-  const uint32_t rest = half & 0x7fffu;
-  if (rest >= 0x7c00u) return FloatFromBits(sign | 0x7f800000u | (rest & 0x3ffu) << 13 | ((rest & 0x3ffu) ? 0x400000u : 0u));
-  if (rest < 0x400u) return FloatFromBits(sign | BitsFromFloat(static_cast<float>(rest) * 0x1p-24f));
-  return FloatFromBits(sign | ((rest << 13) + (112u << 23)));
+  // Exponents move by a product, which makes halves below the normal range right too; no branches, so loops become vectors.
+  const uint32_t rest = static_cast<uint32_t>(half & 0x7fffu) << 13;
+  const uint32_t finite = BitsFromFloat(FloatFromBits(rest) * 0x1p112f);
+  const uint32_t bits = rest < 0x0f800000u ? finite : rest | 0x7f800000u;
+  return FloatFromBits(static_cast<uint32_t>(half & 0x8000u) << 16 | bits);
 }
 inline uint16_t FloatToHalfBits(float value) {
   const uint32_t bits = BitsFromFloat(value);

@@ -22,7 +22,6 @@ from ramet.plan.plan import Plan
 from ramet.plan.serialize import to_json
 from ramet.weights.tensor import Weight
 
-
 #: The fields of StepOutput in the order of the native result, which ends with logits.
 _RESULTS = tuple(field.name for field in fields(StepOutput))
 
@@ -52,8 +51,8 @@ class _WeightArgument:
 class NativeExecutor:
     """Runs `plan` with `weights` (by plan name), packed here; the checkpoint's bytes are not read again afterwards.
 
-    `threads`: 0 for all processors that the process may use. `tier`: None for the fastest that runs here. `target_formats`:
-    for weights in f32, f16 or bf16, by name, the block format that they are rounded to while being packed.
+    `threads`: 0 for all processors that the process may use. `tier`: None for the fastest that runs here.
+    `target_formats`: for weights in f32, f16 or bf16, by name, the block format that they are rounded to while packed.
 
     Raises:
         CheckpointError: weights missing, left over, or of other shapes than the plan says.
@@ -109,9 +108,10 @@ class NativeExecutor:
             ExecutorError: the step was refused.
         """
         try:
-            return self._executor.step(batch, True)[-1]
+            logits: F32 = self._executor.step(batch, True)[-1]
         except ValueError as error:
             raise ExecutorError(str(error)) from None
+        return logits
 
     def enable_timings(self, on: bool = True) -> None:
         """Starts to measure each stretch of the plan, from zero, or stops."""
@@ -127,7 +127,7 @@ class NativeExecutor:
 
 
 def _drop_resident_pages(weights: Iterable[Weight]) -> None:
-    """Lets go of file pages that packing read: they stay in the system's cache but no longer count as this process's."""
+    """Lets go of file pages that packing read: they stay in the system's cache but are no longer resident here."""
     maps: dict[int, mmap.mmap] = {}
     for weight in weights:
         base: object = weight.data
