@@ -7,7 +7,7 @@ import atexit
 import concurrent.futures
 import threading
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ramet.text.generation import Generation
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    Starter = Callable[[], Coroutine[Any, Any, tuple[Generation, NativeAnswer]]]
 
 Params = Mapping[str, Any] | SamplingParams
 
@@ -85,8 +88,8 @@ class Engine:
         """
         body = _request(locals())
         if stream:
-            return self._iterate(self._start(body))
-        return self._run(self._whole(self._start(body)))
+            return self._iterate(lambda: self._start(body))
+        return self._run(self._whole(lambda: self._start(body)))
 
     async def async_generate(
         self,
@@ -107,8 +110,8 @@ class Engine:
         """`generate` for code on an event loop: awaits to the result, with `stream` to an async iterator."""
         body = _request(locals())
         if stream:
-            return self._aiterate(self._start(body))
-        return await asyncio.wrap_future(self._submit(self._whole(self._start(body))))
+            return self._aiterate(lambda: self._start(body))
+        return await asyncio.wrap_future(self._submit(self._whole(lambda: self._start(body))))
 
     def chat(
         self,
@@ -136,7 +139,7 @@ class Engine:
             body = _request({"input_ids": ids, "sampling_params": params, "stream": stream, "rid": rid})
             return await self._start(body)
 
-        return self._iterate(start()) if stream else self._run(self._whole(start()))
+        return self._iterate(start) if stream else self._run(self._whole(start))
 
     # Text and ids
 
@@ -215,16 +218,16 @@ class Engine:
         )
         return generation, answer
 
-    async def _whole(self, starting: Coroutine[Any, Any, tuple[Generation, NativeAnswer]]) -> Any:
-        generation, answer = await starting
+    async def _whole(self, start: Starter) -> Any:
+        generation, answer = await start()
         try:
             await generation.wait()
         finally:
             generation.close()
         return answer.whole(generation.choices)
 
-    def _iterate(self, starting: Coroutine[Any, Any, tuple[Generation, NativeAnswer]]) -> Iterator[dict[str, Any]]:
-        generation, answer = self._run(starting)  # here, so that a refusal is raised by the call and not by the loop
+    def _iterate(self, start: Starter) -> Iterator[dict[str, Any]]:
+        generation, answer = self._run(start())  # here, so that a refusal is raised by the call and not by the loop
         return self._chunks(generation, answer)
 
     def _chunks(self, generation: Generation, answer: NativeAnswer) -> Iterator[dict[str, Any]]:
@@ -234,10 +237,8 @@ class Engine:
         finally:
             self._close(generation)
 
-    async def _aiterate(
-        self, starting: Coroutine[Any, Any, tuple[Generation, NativeAnswer]]
-    ) -> AsyncIterator[dict[str, Any]]:
-        generation, answer = await asyncio.wrap_future(self._submit(starting))
+    async def _aiterate(self, start: Starter) -> AsyncIterator[dict[str, Any]]:
+        generation, answer = await asyncio.wrap_future(self._submit(start()))
         try:
             while (shown := await asyncio.wrap_future(self._submit(_next(generation, answer)))) is not None:
                 yield shown

@@ -8,7 +8,9 @@ tokens.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import logging
 import random
 import time
 import uuid
@@ -29,6 +31,8 @@ from ramet.types import EngineRequest, FinishReason, SamplingParams, TokenDelta
 if TYPE_CHECKING:
     from ramet.text.chat_template import ChatTemplate
     from ramet.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 #: Longer prompts (characters) are tokenized on a thread: 20,000 take about 5 ms, which live streams would feel.
 THREAD_TOKENIZE_CHARS = 20_000
@@ -132,7 +136,13 @@ class Frontend:
                 self._fail_all(error)
                 return
             self.last_message_s = time.monotonic()
-            self._handle(message)
+            try:
+                self._handle(message)
+            except Exception as error:
+                # Our own bookkeeping is wrong. Nobody reads the engine any more, so let nobody wait for it.
+                log.critical("event=frontend_failed", exc_info=True)
+                self._fail_all(EngineDeadError(f"The server's pipeline failed: {type(error).__name__}: {error}"))
+                raise
 
     def _handle(self, message: ToText) -> None:
         if isinstance(message, Deltas):
@@ -199,11 +209,11 @@ class Frontend:
             if samples > 1 and len(fitted) >= MIN_SHARED_PROMPT:
                 hold[first] = choices[first + 1 :]
         self._refuse_duplicates([choice.rid for choice in choices])
-        generation = Generation(choices, samples, self._submit, self._forget, warnings)
+        generation = Generation(choices, samples, self._submit_more, self._forget, warnings)
         for choice in choices:
             self._live[choice.rid] = (generation, choice)
         try:
-            generation.start(hold)
+            self._submit(generation.start(hold))
         except RametError:
             for choice in choices:
                 self._live.pop(choice.rid, None)
@@ -309,7 +319,13 @@ class Frontend:
         self.last_submit_s = time.monotonic()
         for choice in choices:
             choice.submitted = True
-        self._channel.send(Submit([choice.request for choice in choices]))
+        if choices:
+            self._channel.send(Submit([choice.request for choice in choices]))
+
+    def _submit_more(self, choices: list[Choice]) -> None:
+        """`_submit` while messages are being handled: if the engine has just ended, its `Dead` is among them."""
+        with contextlib.suppress(EngineDeadError):
+            self._submit(choices)
 
     def _forget(self, choices: list[Choice]) -> None:
         """Their reader has gone: late deltas are dropped and the engine frees their rows and pages."""
@@ -328,7 +344,11 @@ class Frontend:
         if prefix is None and not everything:
             return
         for rid, (_, choice) in list(self._live.items()):
-            if not choice.submitted and (everything or (prefix and rid.startswith(prefix))):
+            if (
+                not choice.submitted
+                and choice.finished_s is None
+                and (everything or (prefix and rid.startswith(prefix)))
+            ):
                 finish = FinishReason(type="abort", message="Aborted by the client.")
                 self._deliver(TokenDelta(rid=rid, finish=finish))
         self._channel.send(Abort(prefix=prefix, all=everything))

@@ -169,19 +169,19 @@ class Generation:
         self._error: RametError | None = None
         self._held: dict[int, list[Choice]] = {}  # index of a first sample -> its siblings, not submitted yet
 
-    def start(self, hold: dict[int, list[Choice]]) -> None:
-        """Submit all choices except those in `hold`, which follow when the first delta of their key arrives.
+    def start(self, hold: dict[int, list[Choice]]) -> list[Choice]:
+        """The choices to submit now: all except those in `hold`, which follow with the first delta of their key.
 
         Samples of one prompt wait for the first to have computed it, and then find it in the prefix cache.
         """
         self._held = hold
         waiting = {id(choice) for siblings in hold.values() for choice in siblings}
-        self._submit([choice for choice in self.choices if id(choice) not in waiting])
+        return [choice for choice in self.choices if id(choice) not in waiting]
 
     def deliver(self, choice: Choice, delta: TokenDelta) -> None:
         """Called by the frontend with a delta of one of the choices."""
         if self._held and choice.index in self._held:
-            self._submit(self._held.pop(choice.index))
+            self._submit([sibling for sibling in self._held.pop(choice.index) if sibling.finished_s is None])
         if choice.push(delta) and not choice.ready:
             choice.ready = True
             self._ready.append(choice)

@@ -153,7 +153,8 @@ async def test_a_full_queue_is_503(model: Path) -> None:
     async with running(model, slow(), max_running_requests=1, max_queued_requests=1) as server:
         streams = [server.client.stream(GENERATE, NATIVE) for _ in range(2)]
         await streams[0].event()
-        await asyncio.sleep(0.02)
+        while (await server.info())["num_queue_reqs"] != 1:
+            await asyncio.sleep(0.005)
         for path, body in ((CHAT, ASK), (GENERATE, NATIVE)):
             answer = await server.client.post(path, body)
             assert answer.status == 503, answer.body
