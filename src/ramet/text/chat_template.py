@@ -89,6 +89,19 @@ class ChatTemplate:
         (`chat_template_kwargs`).
         Raises `RequestError` with the template's own words when it refuses, and for malformed messages.
         """
+        try:
+            return self._render_pieces(messages, tools, add_generation_prompt, continue_final_message, kwargs)
+        except RecursionError:
+            raise RequestError("messages: nested too deeply", field="messages") from None
+
+    def _render_pieces(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        kwargs: Mapping[str, Any],
+    ) -> list[Piece]:
         chat = normalise(messages, developer=self._knows_developer, content_parts=self._wants_parts)
         if continue_final_message:
             add_generation_prompt = False
@@ -149,6 +162,8 @@ class ChatTemplate:
         template = self._with_tools if variables["tools"] else self._plain
         try:
             return self._run(template, variables)
+        except RecursionError:
+            raise
         except Exception as error:
             bare = _bare_functions(variables["tools"])
             if bare is not None:  # some templates want the functions without their envelope

@@ -43,7 +43,7 @@ def build(metadata: Mapping[str, Any]) -> Vocabulary:
     if model is None:
         raise CheckpointError("the GGUF file holds no tokenizer: the key tokenizer.ggml.model is missing")
     tokens = _tokens(metadata)
-    types = _token_types(metadata, len(tokens))
+    types = _token_types(metadata, tokens)
     if model == "gpt2":
         return _byte_level(metadata, tokens, types)
     if model == "llama":
@@ -167,13 +167,18 @@ def _tokens(metadata: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def _token_types(metadata: Mapping[str, Any], count: int) -> Sequence[int]:
+def _token_types(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Sequence[int]:
+    """By id. Some files call the end of a turn user-defined; it is a control token all the same."""
     types = metadata.get("tokenizer.ggml.token_type")
     if types is None:
-        return [_NORMAL] * count
-    if len(types) != count:
-        raise CheckpointError(f"tokenizer.ggml.token_type has {len(types)} entries for {count} tokens")
-    return list(map(int, types))
+        return [_NORMAL] * len(tokens)
+    if len(types) != len(tokens):
+        raise CheckpointError(f"tokenizer.ggml.token_type has {len(types)} entries for {len(tokens)} tokens")
+    kinds = list(map(int, types))
+    for id, kind in enumerate(kinds):
+        if kind == _USER_DEFINED and tokens[id] in _TURN_ENDS:
+            kinds[id] = _CONTROL
+    return kinds
 
 
 def _token_id(metadata: Mapping[str, Any], name: str, count: int, default: int | None = None) -> int | None:

@@ -129,6 +129,17 @@ def test_the_sandbox_holds(source: str) -> None:
         render(source)
 
 
+@pytest.mark.parametrize("where", ["arguments", "kwargs", "text"])
+def test_what_is_nested_too_deeply_is_refused(where: str) -> None:
+    nested: Any = {}
+    for _ in range(3000):
+        nested = {"a": nested}
+    arguments: Any = {"arguments": nested, "text": '{"a":' * 3000 + "1" + "}" * 3000}.get(where, {})
+    message = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+    with pytest.raises(RequestError, match=r"nested too deeply|not valid JSON"):
+        render("{{ messages | tojson }}{{ deep | tojson }}", [message], deep=nested if where == "kwargs" else {})
+
+
 def test_a_broken_template_is_the_operators_error() -> None:
     with pytest.raises(ConfigError, match=r"not valid.*line 2"):
         ChatTemplate("ok\n{% if %}")

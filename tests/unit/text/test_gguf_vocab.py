@@ -100,13 +100,15 @@ def test_every_pre_tokenizer_can_be_built_and_cuts_without_loss(pre: str) -> Non
 
 def test_ends_of_text_come_from_every_key_and_from_known_turn_ends() -> None:
     metadata = small(eot_token_id=5, eom_token_id=6)
-    tokens = [*metadata["tokenizer.ggml.tokens"], "<|im_end|>", "<|eot_id|>"]
+    tokens = [*metadata["tokenizer.ggml.tokens"], "<end_of_turn>", "<|im_end|>", "<|eot_id|>"]
     metadata["tokenizer.ggml.tokens"] = tokens
-    metadata["tokenizer.ggml.token_type"] = [*metadata["tokenizer.ggml.token_type"], 3, 1]  # the last is ordinary
+    metadata["tokenizer.ggml.token_type"] = [*metadata["tokenizer.ggml.token_type"], 4, 3, 1]  # the last is ordinary
     eos = metadata["tokenizer.ggml.eos_token_id"]
     assert Tokenizer(gguf_vocab.build(metadata)).eos_token_ids[:3] == (eos, 5, 6)
-    assert len(tokens) - 2 in Tokenizer(gguf_vocab.build(metadata)).eos_token_ids
-    assert len(tokens) - 1 not in Tokenizer(gguf_vocab.build(metadata)).eos_token_ids
+    tokenizer = Tokenizer(gguf_vocab.build(metadata))
+    assert set(tokenizer.eos_token_ids[3:]) >= {len(tokens) - 3, len(tokens) - 2}
+    assert len(tokens) - 1 not in tokenizer.eos_token_ids
+    assert len(tokens) - 3 in tokenizer.special_ids
 
 
 def test_bos_and_eos_are_added_as_the_file_says() -> None:
