@@ -1,0 +1,110 @@
+"""A grammar's state in one request: which tokens may come next, and what those that came amount to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import llguidance
+import numpy as np
+
+from ramet.executor.base import U32
+from ramet.grammar.tokens import Tokens
+
+
+class Matcher:
+    """Follows one generation. Not thread-safe; `copy` for another generation of the same request, or to look ahead.
+
+    With `start_after` the grammar waits: until those token ids have come in a row, every token but the ends of text is
+    allowed, and from the next token on the grammar rules.
+    """
+
+    __slots__ = ("_after", "_consumed", "_free", "_matcher", "_tokens", "_waits")
+
+    def __init__(self, matcher: llguidance.LLMatcher, tokens: Tokens, start_after: Sequence[int] = ()) -> None:
+        self._matcher = matcher
+        self._tokens = tokens
+        self._after = list(start_after)
+        self._waits = bool(self._after)
+        self._free: list[int] = []  # tokens before the grammar's start
+        self._consumed = 0  # tokens since
+
+    def copy(self) -> Matcher:
+        other = Matcher(self._matcher.deep_copy(), self._tokens, self._after)
+        other._waits = self._waits
+        other._free = list(self._free)
+        other._consumed = self._consumed
+        return other
+
+    def fill_mask(self, out: U32) -> bool:
+        """Write the row (contiguous, [ceil(V/32)]) of what may come next. False: nothing may."""
+        if self._waits:
+            out[:] = self._tokens.without_ends
+            return True
+        words = self._tokens.fill_words
+        target = out if words == len(out) else np.empty(words, np.uint32)
+        self._matcher.unsafe_compute_mask_ptr(target.ctypes.data, target.nbytes)
+        if target is not out:
+            out[:] = target[: len(out)]
+        out[-1] &= self._tokens.last_word
+        return not self._matcher.is_error() and bool(out.any())
+
+    def accept(self, token_id: int) -> bool:
+        """Advance over a drawn token. False if the grammar does not allow it; then nothing has changed."""
+        if self._waits:
+            self._free.append(token_id)
+            self._waits = self._free[-len(self._after) :] != self._after
+            return True
+        if self._matcher.try_consume_tokens([token_id]) != 1:
+            return False
+        self._consumed += 1
+        return True
+
+    @property
+    def accepting(self) -> bool:
+        """Whether what came so far is a whole text of the grammar."""
+        return not self._waits and bool(self._matcher.is_accepting())
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the grammar has ended: the text is whole and nothing can follow."""
+        return not self._waits and bool(self._matcher.is_stopped()) and not self._matcher.is_error()
+
+    @property
+    def error(self) -> str:
+        """Why the grammar cannot go on (a limit, or a state without an exit); empty while it can."""
+        return str(self._matcher.get_error()).split("\n")[0]
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` accepted tokens."""
+        ruled = min(count, self._consumed)
+        if ruled and not self._matcher.rollback(ruled):
+            raise ValueError(f"the grammar cannot take back {ruled} tokens: {self.error}")
+        self._consumed -= ruled
+        if count > ruled:
+            del self._free[len(self._free) - (count - ruled) :]
+            self._waits = True
+
+    def forced_tokens(self, limit: int) -> list[int]:
+        """Tokens that come next whatever the model says: those where the mask leaves one, at most `limit`."""
+        forced: list[int] = []
+        row = self._tokens.row()
+        while len(forced) < limit and not self._waits and not self.stopped:
+            if not self.fill_mask(row) or (token := _only(row)) is None or not self.accept(token):
+                break
+            forced.append(token)
+        if forced:
+            self.rollback(len(forced))
+        return forced
+
+    def forced_text(self) -> bytes:
+        """Bytes that come next whatever the model says, however it cuts them into tokens."""
+        return b"" if self._waits else bytes(self._matcher.compute_ff_bytes())
+
+
+def _only(row: U32) -> int | None:
+    """The one bit that is set, or None."""
+    words = np.flatnonzero(row)
+    if len(words) != 1:
+        return None
+    word = int(row[words[0]])
+    return None if word & (word - 1) else int(words[0]) * 32 + word.bit_length() - 1
