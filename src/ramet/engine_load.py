@@ -161,13 +161,15 @@ def _make_executor(config: Config, model: OpenModel, layout: Layout) -> Executor
         return ReferenceExecutor(model.plan, weights, layout)
     from ramet.executor.native import NativeExecutor
 
-    return NativeExecutor(
+    executor = NativeExecutor(
         model.plan,
         weights,
         layout,
-        threads=config.executor.threads,
+        threads=config.executor.threads or 0,
         target_formats=target_formats(weights, config.model.quantization),
     )
+    model.checkpoint.release()  # the weights are packed; the file's pages need not stay resident
+    return executor
 
 
 def script_of(section: ExecutorSection) -> Script:

@@ -46,7 +46,7 @@ class TreeMachine(RuleBasedStateMachine):
         return best
 
     def whole(self, namespace: str, tokens: list[int]) -> list[int]:
-        pages = []
+        pages: list[int] = []
         while (key := (namespace, tuple(tokens[: (len(pages) + 1) * PAGE]))) in self.pages:
             pages.append(self.pages[key])
             if len(pages) * PAGE + PAGE > len(tokens):
