@@ -60,6 +60,20 @@ def sentencepiece(folder: Path) -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_str(json.dumps(layout))
 
 
+def metaspace(folder: Path) -> tokenizers.Tokenizer:
+    """The newer form of SentencePiece files: only the very first word of a text gets the space."""
+    backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=False))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    backend.decoder = decoders.Metaspace(prepend_scheme="first", split=False)
+    trainer = trainers.BpeTrainer(vocab_size=200, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False)
+    backend.train_from_iterator(CORPUS, trainer)
+    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIALS])
+    backend.add_tokens([AddedToken("<tool>", normalized=False)])
+    backend.save(str(folder / "tokenizer.json"))
+    write(folder, "tokenizer_config.json", {"bos_token": "<s>", "eos_token": "</s>"})
+    return backend
+
+
 def write(folder: Path, name: str, content: Any) -> None:
     (folder / name).write_text(json.dumps(content), encoding="utf-8")
 
@@ -71,7 +85,7 @@ def read(folder: Path, **options: Any) -> Tokenizer:
 TEXTS = [*CORPUS[:3], "", " ", "<|end|>x<tool> y<|start|>", "Ünïcode ½ 👩‍👩‍👧", "tabs\t\tand\r\n"]
 
 
-@pytest.mark.parametrize("make", [byte_level, sentencepiece])
+@pytest.mark.parametrize("make", [byte_level, sentencepiece, metaspace])
 def test_ids_and_batches_equal_the_librarys(tmp_path: Path, make: Any) -> None:
     backend, tokenizer = make(tmp_path), None
     tokenizer = read(tmp_path)
@@ -103,6 +117,20 @@ def test_parse_special_false_reads_control_tokens_as_text(tmp_path: Path, added_
     assert tokenizer.token_to_id("<tool>") in ids  # user-defined tokens are vocabulary, not control
     assert tokenizer.encode_batch([text, text], parse_special=False) == [ids, ids]
     assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("make", [byte_level, sentencepiece, metaspace])
+def test_both_views_of_a_tokenizer_agree(tmp_path: Path, make: Any) -> None:
+    """Trusted text gives the same ids whether or not an untrusted piece stands somewhere behind it."""
+    make(tmp_path)
+    tokenizer = read(tmp_path)
+    special = tokenizer.special_texts[-1]
+    for text in [*TEXTS, f"{special}Paris{special} is", f"a {special} b{special}"]:
+        plain = tokenizer.encode(text + special + "x", False)
+        assert tokenizer.encode_chat([(text + special, True), ("x", False)])[-len(plain) :] == plain
+    for text in TEXTS:
+        if not any(each in text for each in tokenizer.special_texts):
+            assert tokenizer.encode(text, parse_special=False) == tokenizer.encode(text)
 
 
 def test_special_ids_and_ends_of_text(tmp_path: Path) -> None:
