@@ -124,6 +124,7 @@ def load_executor(config: Config, model: OpenModel | None = None) -> tuple[Execu
         *(layout.num_pages * layout.page_size, layout.num_pages, layout.page_size, layout.kv_dtype),
         layout.num_pages * layout.page_size * token_bytes,
     )
+    content_id = model.checkpoint.content_id()  # before the executor gives the file's pages back
     executor = _make_executor(config, model, layout)
     load_s = time.monotonic() - began_s
     log.info(
@@ -134,7 +135,7 @@ def load_executor(config: Config, model: OpenModel | None = None) -> tuple[Execu
         name=model.name,
         path=str(model.checkpoint.path),
         model_type=model.config.model_type,
-        content_id=model.checkpoint.content_id(),
+        content_id=content_id,
         weight_bytes=model.checkpoint.total_bytes,
         kv_bytes_per_token=token_bytes,
         executor=executor.name,
