@@ -63,9 +63,10 @@ def launch(config: Config, origins: Mapping[str, str]) -> Running:
     settings = resolved.config
     with ThreadPoolExecutor(1, "ramet-text") as pool:
         text = pool.submit(_load_text, settings, model.checkpoint)
-        channel, close = _start_engine(settings, model)
+        channel, close = _start_engine(settings)
         try:
             tokenizer, template = text.result()
+            model.checkpoint.release()
         except BaseException:
             close()
             raise
@@ -86,8 +87,12 @@ def launch(config: Config, origins: Mapping[str, str]) -> Running:
     return Running(frontend, card_of(settings, model), resolved, close)
 
 
-def _start_engine(config: Config, model: OpenModel) -> tuple[TextSide, Callable[[], None]]:
-    """The text side of a started engine, and how to free it after its `Stop`."""
+def _start_engine(config: Config) -> tuple[TextSide, Callable[[], None]]:
+    """The text side of a started engine, and how to free it after its `Stop`.
+
+    The engine opens the model again, here as in a process of its own: it lets go of its files when the weights are
+    packed, while the tokenizer may still be reading.
+    """
     if config.server.engine_process:
         from ramet.engine_process import EngineProcess
 
@@ -96,7 +101,7 @@ def _start_engine(config: Config, model: OpenModel) -> tuple[TextSide, Callable[
 
     from ramet.engine import EngineThread
 
-    thread = EngineThread(lambda: build_core(config, model))
+    thread = EngineThread(lambda: build_core(config))
     channel = thread.start()
 
     def close() -> None:
