@@ -109,6 +109,24 @@ TOOL_WORDS: dict[str, list[str]] = {
         "<|return|>",
     ],
 }
+for _name, _outer, _mark in (
+    ("minimax-m2", "minimax:tool_call", ""),
+    ("deepseekv32", "function_calls", "｜DSML｜"),
+    ("deepseekv4", "tool_calls", "｜DSML｜"),
+):
+    TOOL_WORDS[_name] = [
+        f"<{_mark}{_outer}>",
+        f'<{_mark}invoke name="f">',
+        f'<{_mark}invoke name="g"/>',
+        f'<{_mark}parameter name="a" string="false">',
+        f'<{_mark}parameter name="s">',
+        "1",
+        "\nte",
+        '{"a": 1}',
+        f"</{_mark}parameter>",
+        f"</{_mark}invoke>",
+        f"</{_mark}{_outer}>",
+    ]
 COMMON = [" ", "\n", "x", "Grüße 你", "<", "{", "}", '"', "null"]
 
 

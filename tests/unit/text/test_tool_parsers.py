@@ -113,6 +113,24 @@ GOOD: list[tuple[str, str, str, list[ToolCall]]] = [
         [ToolCall("f", None, '{"a": 1, "s": "\\ntwo\\nlines\\n"}', True), G],
     ),
     (
+        "minimax-m2",
+        'So:\n<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">1</parameter>\n'
+        '<parameter name="s">\n1\n</parameter>\n'
+        '</invoke>\n<invoke name="g">\n</invoke>\n</minimax:tool_call>',
+        "So:",
+        [ToolCall("f", None, '{"a": 1, "s": "1"}', True), G],
+    ),
+    (
+        "deepseekv32",
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="s" string="true">null and "more"'
+        "</｜DSML｜parameter>\n"
+        '<｜DSML｜parameter name="o" string="false">{"k": [1]}</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+        '<｜DSML｜invoke name="f">{"a": 1}</｜DSML｜invoke></｜DSML｜function_calls>',
+        "",
+        [ToolCall("f", None, '{"s": "null and \\"more\\"", "o": {"k": [1]}}', True), F1],
+    ),
+    ("deepseekv4", '<｜DSML｜tool_calls><｜DSML｜invoke name="g"/></｜DSML｜tool_calls>', "", [G]),
+    (
         "gpt-oss",
         "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant<|channel|>commentary to=functions.f "
         '<|constrain|>json<|message|>{"a": 1}<|call|>'
@@ -174,7 +192,9 @@ def test_a_call_cut_by_the_limit_is_not_complete_and_hides_nothing() -> None:
     assert calls == [G, ToolCall("f", None, '{"s":"/t', False)]
 
 
-@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "glm45", "kimi_k2", "deepseekv3", "mistral", "gpt-oss"])
+@pytest.mark.parametrize(
+    "name", ["hermes", "qwen3_coder", "glm45", "kimi_k2", "deepseekv3", "mistral", "gpt-oss", "minimax-m2"]
+)
 def test_every_prefix_of_a_good_text_is_never_a_different_complete_call(name: str) -> None:
     text, calls = next((text, calls) for each, text, _, calls in GOOD if each == name)
     for cut in range(len(text)):
@@ -230,6 +250,12 @@ def test_null_is_null_for_every_type_and_a_longer_word_is_not() -> None:
     assert whole("qwen3_coder", text).tool_calls[0].arguments == '{"s": null, "a": null}'
     text = "<function=f><parameter=s>nullable</parameter></function>"
     assert whole("qwen3_coder", text).tool_calls[0].arguments == '{"s": "nullable"}'
+
+
+def test_a_string_that_says_so_is_never_null() -> None:
+    value = '<｜DSML｜parameter name="s" string="true">null</｜DSML｜parameter>'
+    text = f'<｜DSML｜function_calls><｜DSML｜invoke name="f">{value}</｜DSML｜invoke>'
+    assert whole("deepseekv32", text).tool_calls[0].arguments == '{"s": "null"}'
 
 
 def test_arguments_that_are_no_object_are_not_complete() -> None:

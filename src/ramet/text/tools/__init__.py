@@ -8,6 +8,7 @@ from ramet.text.tools.deepseekv3 import DeepSeekV3, DeepSeekV31
 from ramet.text.tools.glm45 import Glm45
 from ramet.text.tools.gpt_oss import GptOss
 from ramet.text.tools.hermes import Hermes
+from ramet.text.tools.invoke import DeepSeekV4, DeepSeekV32, MinimaxM2
 from ramet.text.tools.kimi_k2 import KimiK2
 from ramet.text.tools.llama3 import Llama3
 from ramet.text.tools.mistral import Mistral
@@ -17,6 +18,8 @@ from ramet.text.tools.qwen3_coder import Qwen3Coder
 FORMATS: dict[str, type[ToolParser]] = {
     "deepseekv3": DeepSeekV3,
     "deepseekv31": DeepSeekV31,
+    "deepseekv32": DeepSeekV32,
+    "deepseekv4": DeepSeekV4,
     "glm": Glm45,
     "glm45": Glm45,
     "glm47": Glm45,
@@ -24,6 +27,7 @@ FORMATS: dict[str, type[ToolParser]] = {
     "hermes": Hermes,
     "kimi_k2": KimiK2,
     "llama3": Llama3,
+    "minimax-m2": MinimaxM2,
     "mistral": Mistral,
     "nanbeige": Qwen3Coder,
     "pythonic": Pythonic,
@@ -43,6 +47,9 @@ _SIGNS: tuple[tuple[str, str], ...] = (
 )
 _PLAIN_SIGNS: tuple[tuple[str, str], ...] = (
     ("<|tool_calls_section_begin|>", "kimi_k2"),
+    ("<minimax:tool_call>", "minimax-m2"),
+    ("<｜DSML｜function_calls>", "deepseekv32"),
+    ("<｜DSML｜tool_calls>", "deepseekv4"),
     ("<|channel|>", "gpt-oss"),
     ("[TOOL_CALLS]", "mistral"),
     ("<arg_key>", "glm45"),

@@ -19,6 +19,7 @@ from typing import Any
 
 from ramet.text.events import Content, ToolArguments, ToolEnd, ToolStart
 from ramet.text.scanner import Parser, Scanner, Steps
+from ramet.text.tools.typed import escaped, is_text, to_json
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,41 @@ class ToolParser(Parser):
         parameters = (self.tools or {}).get(name) or {}
         properties = parameters.get("properties")
         return properties if isinstance(properties, Mapping) else {}
+
+    def tagged_value(self, text: Scanner, closing: str, kind: str) -> Steps[bool]:
+        """Take the text of a value up to its `closing` tag and emit its JSON by the declared type `kind`.
+
+        The word null means null for every type but "raw", a string without exceptions.
+        One newline at either end is markup. Strings go out while they are written. False when the text ends before.
+        """
+        ends = ["\n" + closing, closing]
+        yield from text.literal("\n")
+        parts: list[str] = []
+        if not is_text(kind):
+            if (yield from text.until(ends, parts.append)) is None:
+                return False
+            self.arguments(to_json("".join(parts), kind))
+            return True
+        opened = kind == "raw"
+        if opened:
+            self.arguments('"')
+
+        def string(part: str) -> None:
+            """Hold the text while it may still be `null`, then let it out as it comes."""
+            nonlocal opened
+            if not opened:
+                parts.append(part)
+                part = "".join(parts)
+                if "null".startswith(part.strip().lower()):
+                    return
+                self.arguments('"')
+                opened = True
+            self.arguments(escaped(part))
+
+        whole = (yield from text.until(ends, string)) is not None
+        if whole:
+            self.arguments('"' if opened else to_json("".join(parts), kind))
+        return whole
 
     def call_object(self, text: Scanner, *, only_calls: bool = False) -> Steps[bool]:
         """Take `{"name": …, "arguments": {…}}`, keys in any order, `parameters` for `arguments`, and emit the call.

@@ -10,7 +10,7 @@ import re
 
 from ramet.text.scanner import Scanner, Steps
 from ramet.text.tools.base import ToolParser
-from ramet.text.tools.typed import declared_type, escaped, is_text, quoted, to_json
+from ramet.text.tools.typed import declared_type, quoted
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
@@ -53,7 +53,8 @@ class Qwen3Coder(ToolParser):
                 continue
             self.arguments(f"{', ' if count else '{'}{quoted(key)}: ")
             count += 1
-            if not (yield from self._value(text, declared_type(self.schema(name).get(key)))):
+            kind = declared_type(self.schema(name).get(key))
+            if not (yield from self.tagged_value(text, PARAMETER_END, kind)):
                 self.end(complete=False)
                 return True
         if found is None:
@@ -74,34 +75,3 @@ class Qwen3Coder(ToolParser):
         if found == ">":
             yield from text.until([PARAMETER_END, FUNCTION_END], lambda rest: None)
         return None
-
-    def _value(self, text: Scanner, kind: str) -> Steps[bool]:
-        ends = ["\n" + PARAMETER_END, PARAMETER_END]
-        yield from text.literal("\n")
-        parts: list[str] = []
-        if not is_text(kind):
-            if (yield from text.until(ends, parts.append)) is None:
-                return False
-            self.arguments(to_json("".join(parts), kind))
-            return True
-        opened = False
-
-        def string(part: str) -> None:
-            """Hold the text while it may still be `null`, then let it out as it comes."""
-            nonlocal opened
-            if not opened:
-                parts.append(part)
-                part = "".join(parts)
-                if "null".startswith(part.strip().lower()):
-                    return
-                self.arguments('"')
-                opened = True
-            self.arguments(escaped(part))
-
-        whole = yield from text.until(ends, string)
-        if not opened:
-            if whole is not None:
-                self.arguments(to_json("".join(parts), kind))
-        elif whole is not None:
-            self.arguments('"')
-        return whole is not None

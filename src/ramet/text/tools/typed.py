@@ -27,7 +27,7 @@ def declared_type(schema: Any) -> str:
 
 def is_text(kind: str) -> bool:
     """Whether a value of this type is taken as it stands."""
-    return kind in ("string", "str", "text", "varchar", "char", "enum")
+    return kind in ("raw", "string", "str", "text", "varchar", "char", "enum")
 
 
 def to_json(raw: str, kind: str) -> str:
