@@ -82,9 +82,9 @@ struct Silu {
   F32 operator()(F32 x) const { return x / (Set(1.0f) + Exp(Zero() - x)); }
 };
 
-struct Gelu {  // x · Φ(x); through erfc of |x| so that the left tail keeps its relative accuracy
+struct Gelu {  // x · Φ(x), from Φ's tail so that the left side keeps its relative accuracy
   F32 operator()(F32 x) const {
-    const F32 tail = ErfcPositive(Abs(x) * Set(0.707106781f)) * Set(0.5f);
+    const F32 tail = NormalTail(Abs(x));
     return x * Select(Less(x, Zero()), tail, Set(1.0f) - tail);
   }
 };
