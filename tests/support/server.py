@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,21 @@ class Server:
                 return info
             assert time.monotonic() < until, f"not idle within {within_s} s: {info}"
             await asyncio.sleep(0.005)
+
+
+def paced(tokens: Sequence[int]) -> Script:
+    """A script whose next token waits until the loop has done all it can with the last: one chunk a token, always."""
+    loop = asyncio.get_running_loop()
+
+    async def settle() -> None:
+        for _ in range(30):
+            await asyncio.sleep(0)
+
+    def choose(prompt: tuple[int, ...], index: int) -> int:
+        asyncio.run_coroutine_threadsafe(settle(), loop).result(10)
+        return tokens[index % len(tokens)]
+
+    return Script(choose=choose)
 
 
 @asynccontextmanager

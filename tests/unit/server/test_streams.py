@@ -12,7 +12,7 @@ import pytest
 
 from ramet.executor.scripted import Script
 from support import toy
-from support.server import Server, running
+from support.server import Server, paced, running
 
 COMPLETIONS, CHAT, GENERATE = "/v1/completions", "/v1/chat/completions", "/generate"
 ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "go"}]}
@@ -65,7 +65,7 @@ async def test_b04_hold_back_and_near_miss(model: Path) -> None:
 
 
 async def test_b05_text_that_is_certain_is_sent_at_once(model: Path) -> None:
-    async with running(model, Script(tokens=toy.ids("Hi", " there", "<", "3"), step_s=0.01)) as server:
+    async with running(model, paced(toy.ids("Hi", " there", "<", "3"))) as server:
         body = {"prompt": "go", "stop": "<END-OF-ANSWER>", "max_tokens": 4}
         assert texts(await server.client.stream(COMPLETIONS, body).events()) == ["Hi", " there", "<3"]
 
@@ -263,7 +263,7 @@ async def test_chat_stream_has_the_order_of_events_that_clients_rely_on(server: 
 
 async def test_native_stream_is_cumulative_or_incremental(model: Path) -> None:
     """surface.md 13.2."""
-    script = Script(tokens=toy.ids("a", "b", "c"), step_s=0.01)
+    script = paced(toy.ids("a", "b", "c"))
     body = {"text": "go", "sampling_params": {"max_new_tokens": 3}, "return_logprob": True}
     async with running(model, script) as server:
         *chunks, done = await server.client.stream(GENERATE, body).events()
@@ -282,7 +282,7 @@ async def test_native_stream_is_cumulative_or_incremental(model: Path) -> None:
 
 
 async def test_stream_interval_counts_tokens(model: Path) -> None:
-    async with running(model, Script(tokens=toy.ids("a"), step_s=0.002), stream_interval=4) as server:
+    async with running(model, paced(toy.ids("a")), stream_interval=4) as server:
         sent = texts(await server.client.stream(COMPLETIONS, {"prompt": "go", "max_tokens": 10}).events())
         assert sent[0] == "a"
         assert "".join(sent) == "a" * 10
