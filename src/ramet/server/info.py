@@ -156,7 +156,10 @@ def model_info(context: Context) -> dict[str, Any]:
 
 async def server_info(context: Context) -> dict[str, Any]:
     """`/server_info`: every option, and what the engine says of itself."""
-    state: Mapping[str, Any] = await asyncio.wait_for(context.live.call("server_info"), PROBE_TIMEOUT_S)
+    try:
+        state: Mapping[str, Any] = await asyncio.wait_for(context.live.call("server_info"), PROBE_TIMEOUT_S)
+    except asyncio.TimeoutError:
+        raise EngineDeadError(f"The engine has not answered for {PROBE_TIMEOUT_S:g} s.") from None
     return {
         **context.settings,
         **state,
