@@ -7,43 +7,13 @@
 #include "plan/json.h"
 #include "plan/plan.h"
 #include "runtime/lower.h"
+#include "tests/toy_plan.h"
 
 namespace ramet {
 namespace {
 
-constexpr const char* kPlan = R"({"version":1,"name":"text",
-"values":[{"id":0,"name":"tokens","rows":"tokens","width":1,"dtype":"i32"},
-{"id":1,"name":"positions","rows":"tokens","width":1,"dtype":"i32"},
-{"id":2,"name":"x","rows":"tokens","width":8,"dtype":"f32"},
-{"id":3,"name":"h","rows":"tokens","width":8,"dtype":"f32"},
-{"id":4,"name":"q","rows":"tokens","width":8,"dtype":"f32"},
-{"id":5,"name":"k","rows":"tokens","width":4,"dtype":"f32"},
-{"id":6,"name":"v","rows":"tokens","width":4,"dtype":"f32"},
-{"id":7,"name":"qr","rows":"tokens","width":8,"dtype":"f32"},
-{"id":8,"name":"a","rows":"tokens","width":8,"dtype":"f32"},
-{"id":9,"name":"o","rows":"tokens","width":8,"dtype":"f32"},
-{"id":10,"name":"x2","rows":"tokens","width":8,"dtype":"f32"},
-{"id":11,"name":"g","rows":"logits","width":8,"dtype":"f32"},
-{"id":12,"name":"logits","rows":"logits","width":16,"dtype":"f32"}],
-"weights":[{"id":0,"name":"embed","shape":[16,8]},{"id":1,"name":"norm","shape":[8]},{"id":2,"name":"wq","shape":[8,8]},
-{"id":3,"name":"wk","shape":[4,8]},{"id":4,"name":"wv","shape":[4,8]},{"id":5,"name":"bias","shape":[8]}],
-"streams":[{"id":0,"name":"s","kv_heads":1,"head_dim":4,"v_dim":4,"window":0}],
-"tables":{"rope":[1.0,0.5e-1]},
-"ops":[{"kind":"embed","name":"e","inputs":[0],"outputs":[2],"weights":[0],"attrs":{}},
-{"kind":"rms_norm","name":"n","inputs":[2],"outputs":[3],"weights":[1],"attrs":{"eps":1e-5,"offset":0}},
-{"kind":"linear","name":"lq","inputs":[3],"outputs":[4],"weights":[2,5],"attrs":{}},
-{"kind":"linear","name":"lk","inputs":[3],"outputs":[5],"weights":[3],"attrs":{}},
-{"kind":"linear","name":"lv","inputs":[3],"outputs":[6],"weights":[4],"attrs":{}},
-{"kind":"rope","name":"r","inputs":[4,1],"outputs":[7],"weights":[],"attrs":{"heads":2,"head_dim":4,"rotary_dim":4,"style":"half","table":"rope","factor":1}},
-{"kind":"attention","name":"at","inputs":[7,5,6],"outputs":[8],"weights":[],"attrs":{"stream":0,"heads":2,"scale":0.5,"soft_cap":0.0,"causal":true}},
-{"kind":"linear","name":"lo","inputs":[8],"outputs":[9],"weights":[2],"attrs":{}},
-{"kind":"add","name":"ad","inputs":[2,9],"outputs":[10],"weights":[],"attrs":{}},
-{"kind":"gather_rows","name":"ga","inputs":[10],"outputs":[11],"weights":[],"attrs":{}},
-{"kind":"linear","name":"head","inputs":[11],"outputs":[12],"weights":[0],"attrs":{}}],
-"outputs":{"logits":12}})";
-
 std::string Replaced(const std::string& from, const std::string& to) {
-  std::string text = kPlan;
+  std::string text = kToyPlan;
   const size_t at = text.find(from);
   Check(at != std::string::npos, from.c_str());
   return text.replace(at, from.size(), to);
@@ -122,7 +92,7 @@ void TestJson() {
 
 // Whatever bytes arrive, the reader answers or refuses; sanitizers watch it do so. What it takes can be lowered.
 void TestDamagedText() {
-  const std::string good = kPlan;
+  const std::string good = kToyPlan;
   for (size_t cut = 0; cut < good.size(); cut += 7) Refused(good.substr(0, cut), "");
   std::mt19937 random(7);
   for (int i = 0; i < 20000; ++i) {
@@ -138,7 +108,7 @@ void TestDamagedText() {
 
 // Linears over one input become one node, and the residual add disappears into the last linear.
 void TestLowering() {
-  const Plan plan = ParsePlan(kPlan);
+  const Plan plan = ParsePlan(kToyPlan);
   const Program program = Lower(plan);
   std::string labels;
   for (const Segment& segment : program.segments) labels += segment.label + ";";
