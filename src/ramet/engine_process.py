@@ -6,6 +6,7 @@ from its standard input and then watches it: when the parent dies, however, the 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -69,8 +70,9 @@ class EngineProcess:
         handover = Handover(text_side.to_engine, text_side.to_text, flatten(self._config))
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(msgspec.json.encode(handover) + b"\n")
-            self._process.stdin.flush()
+            with contextlib.suppress(BrokenPipeError):  # it has ended; why is asked next
+                self._process.stdin.write(msgspec.json.encode(handover) + b"\n")
+                self._process.stdin.flush()
             self.info = self._wait_until_ready(self._process, text_side)
         except BaseException:
             self.close()
@@ -105,7 +107,8 @@ class EngineProcess:
     def close(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Make sure that the child has ended (closing its input asks it to, killing follows) and free the channel."""
         if self._process is not None:
-            if self._process.stdin is not None:
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # what it was never able to read
                 self._process.stdin.close()
             if not self.join(timeout_s):
                 log.warning("event=engine_killed pid=%d reason='it did not end within %.0f s'", self.pid, timeout_s)
