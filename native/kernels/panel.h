@@ -49,7 +49,7 @@ struct PanelLayout {
   }
 };
 
-// Indexed by Format. Packed bits per weight exceed the file's only for q4_k and q5_k (+0.125, scales in whole bytes) and q3_k (+0.125).
+// Indexed by Format. Bits per weight are the file's, but for 0.125 more in q3_k, q4_k and q5_k: their scales take whole bytes.
 constexpr PanelLayout kPanelLayouts[kNumFormats] = {
     {1, 32, 0, 0, 0, 0, ScaleKind::kNone},            // f32
     {1, 16, 0, 0, 0, 0, ScaleKind::kNone},            // f16

@@ -58,7 +58,7 @@ struct LinearArgs {
   uint8_t* scratch = nullptr;  // LinearScratchBytes, 64-byte aligned, the same for all workers
 };
 
-// Scratch for quantised activations, enough for any number of rows up to `rows`; safe to share between ops that a barrier separates.
+// Scratch for quantised activations, enough for any number of rows up to `rows`. Ops that a barrier separates may share it.
 size_t LinearScratchBytes(int64_t rows, int64_t k, int workers);
 
 // Every worker of the team calls this with the same arguments. No barrier at the end: outputs are complete, and scratch and x free

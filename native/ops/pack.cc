@@ -29,8 +29,7 @@ uint16_t LoadHalf(const uint8_t* p) {
   return half;
 }
 
-// Vectors of `bits`-bit fields: group g sits in vector g % vectors of 8 bits (none), 4 bits (4 vectors, two fields a byte) ...
-// `shift` selects the bits of the code that are stored.
+// Where a group's fields of `bits` bits lie (kernels/panel.h): in which 64-byte vector, from which bit of each byte.
 struct Field {
   int vector;
   int shift;
