@@ -55,6 +55,8 @@ class ScriptedExecutor:
     """See the module. `script` may be changed between steps."""
 
     name = "scripted"
+    embedding_size = 0
+    whole_rows = False
 
     def __init__(self, layout: Layout, vocab_size: int, script: Script | None = None) -> None:
         self.layout = layout
