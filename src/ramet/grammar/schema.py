@@ -146,6 +146,8 @@ class _Check:
         self._values(pointer, schema)
         self._string(pointer, schema, types)
         self._object(pointer, schema)
+        if types != {"integer"}:
+            self._bounds(pointer, schema)
         if "multipleOf" in schema:
             self._multiples.append((f"{pointer}/multipleOf", self._multiple(pointer, schema["multipleOf"])))
         self._intersects = self._intersects or "allOf" in schema or ("$ref" in schema and len(schema) > 1)
@@ -218,8 +220,24 @@ class _Check:
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 
+    def _bounds(self, pointer: str, schema: dict[str, Any]) -> None:
+        """llguidance lets an exclusive bound itself through in two cases, found by trying values around bounds."""
+        for exclusive, others in (
+            ("exclusiveMinimum", ("maximum", "exclusiveMaximum")),
+            ("exclusiveMaximum", ("minimum", "exclusiveMinimum")),
+        ):
+            if not _is_number(schema.get(exclusive)):
+                continue
+            bound = schema[exclusive]
+            place = f"{pointer}/{exclusive}"
+            if len(re.sub(r"\D", "", repr(bound)).lstrip("0")) > 15:
+                self._refuse(place, "an exclusive bound can have at most 15 digits")
+            for other in others:
+                if _is_number(schema.get(other)) and int(schema[other]) == int(bound):
+                    self._refuse(place, f"cannot be enforced beside {other} with the same integer part")
+
     def _multiple(self, pointer: str, value: Any) -> Fraction:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if not _is_number(value) or not 0 < value < math.inf:
             self._refuse(f"{pointer}/multipleOf", "must be a number above 0")
         return Fraction(str(value))
 
@@ -327,6 +345,10 @@ class _Check:
 
 def _escape(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _states(multiple: Fraction) -> int:

@@ -33,7 +33,7 @@ def build_tokens(
 ) -> Tokens:
     """From the bytes of each token (none, or beyond the list: an id without a token, which no grammar allows).
 
-    30 ms for 49,152 tokens. An `eos_token_ids` that is empty leaves the model no way to end; then a text ends where the
+    80 ms for 49,152 tokens. An `eos_token_ids` that is empty leaves the model no way to end; then a text ends where the
     grammar allows nothing more.
     """
     # 0xFF marks special tokens to llguidance and occurs in no UTF-8, so no text needs a token that begins with it.
