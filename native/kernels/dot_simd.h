@@ -110,7 +110,7 @@ inline Ints HighNibbles(Ints v) { return _mm256_srli_epi32(v, 4); }
 
 // vpmaddubsw adds two products in saturating 16 bits. A product is at most kMaxCode · 127, so kRun results may be added in 16
 // bits before they are widened: 8 for 4-bit codes (a whole block of 32), 4 for 5 bits, 2 for 6 bits.
-// 8-bit codes do not fit even alone (2 · 255 · 127 > 32767): they become signed, and |w| · sign(a, w) <= 128 · 127 · 2 = 32512 does.
+// 8-bit codes do not fit even alone (2 · 255 · 127 > 32767): they become signed, and |w| · sign(a, w), 2 · 128 · 127 = 32512, does.
 template <int kMaxCode, int kZero, int kGroups>
 inline Ints DotGroups(const Bytes* w, const int8_t* a, int32_t sum) {
   constexpr int kFit = 32767 / (2 * 127 * (kMaxCode > 127 ? 128 : kMaxCode));
@@ -205,7 +205,9 @@ inline Ints SplatInt(int32_t v) { return ForLanes<Ints>([&](int) { return v; });
 inline Ints AddInts(Ints a, Ints b) { return ForLanes<Ints>([&](int i) { return a.v[i] + b.v[i]; }); }
 inline Ints MulInts(Ints a, Ints b) { return ForLanes<Ints>([&](int i) { return a.v[i] * b.v[i]; }); }
 inline Ints LoadUnsigned8(const uint8_t* p) { return ForLanes<Ints>([&](int i) { return static_cast<int32_t>(p[i]); }); }
-inline Ints LoadSigned8(const uint8_t* p) { return ForLanes<Ints>([&](int i) { return static_cast<int32_t>(static_cast<int8_t>(p[i])); }); }
+inline Ints LoadSigned8(const uint8_t* p) {
+  return ForLanes<Ints>([&](int i) { return static_cast<int32_t>(static_cast<int8_t>(p[i])); });
+}
 inline Ints LowNibbles(Ints a) { return ForLanes<Ints>([&](int i) { return a.v[i] & 15; }); }
 inline Ints HighNibbles(Ints a) { return ForLanes<Ints>([&](int i) { return a.v[i] >> 4; }); }
 

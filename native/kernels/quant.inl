@@ -39,7 +39,8 @@ inline void QuantizeBlocks(const float* x, int64_t blocks, ActivationBlock* out,
     const __mmask8 finite = _mm_cmp_ps_mask(max, _mm_set1_ps(kGreatestFloat), _CMP_LE_OQ);
     const __mmask8 usable = _mm_mask_cmp_ps_mask(finite, max, _mm_set1_ps(kLeastMax), _CMP_GE_OQ);
     const __m128 inverse = _mm_maskz_div_ps(usable, _mm_set1_ps(127.0f), max);
-    const __m128 scale = _mm_mask_mov_ps(_mm_set1_ps(__builtin_nanf("")), finite, _mm_maskz_div_ps(usable, max, _mm_set1_ps(127.0f)));
+    const __m128 quotient = _mm_maskz_div_ps(usable, max, _mm_set1_ps(127.0f));
+    const __m128 scale = _mm_mask_mov_ps(_mm_set1_ps(__builtin_nanf("")), finite, quotient);
     alignas(16) float inverses[4];
     _mm_store_ps(inverses, inverse);
     RAMET_UNROLL

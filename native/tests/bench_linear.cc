@@ -1,4 +1,5 @@
-// Speed of `linear` beside the machine's roof: `bench_linear [tier] [threads] [k] [n] [format]`. Not a test; take the best of a few runs.
+// Speed of `linear` beside the machine's roof: `bench_linear [tier] [threads] [k] [n] [format]`. Not a test; the best of
+// a few runs counts.
 //
 // One row: GB/s of packed weights, over copies that together exceed the caches; the roof is the read of such memory printed first.
 // More rows: GOP/s, a multiply-add counts two.
@@ -95,7 +96,8 @@ int main(int argc, char** argv) {
       bytes += copies.back().bytes.size();
     }
     const double pack = Seconds() - start;
-    LinearArgs args{.kernels = &kernels, .x = x.data(), .ldx = k, .rows = 1, .outputs = {}, .num_outputs = 1, .scratch = scratch.data()};
+    LinearArgs args{.kernels = &kernels, .x = x.data(), .ldx = k, .rows = 1,
+                    .outputs = {}, .num_outputs = 1, .scratch = scratch.data()};
     args.outputs[0] = {.weight = &copies[0], .y = y.data(), .ldy = n};
     // Windows of an eighth of the copies, in turn: short enough that one of them is not interrupted by a neighbour on the machine.
     const size_t window = std::max<size_t>(copies.size() / 8, 1);
@@ -121,8 +123,10 @@ int main(int argc, char** argv) {
       prefill[i] = Best(tries, [&] { pool.Run([&](Worker& worker) { Linear(args, worker); }); });
     }
     auto gops = [&](int i) { return 2.0 * static_cast<double>(rows[i] * n * k) / prefill[i] / 1e9; };
-    std::printf("%-5.*s %.3f bits  pack %5.2f GB/s  1 row %6.1f GB/s  8 rows %7.1f GOP/s  64 rows %7.1f GOP/s  512 rows %7.1f GOP/s\n",
-                static_cast<int>(info.name.size()), info.name.data(), 8.0 * static_cast<double>(copies[0].bytes.size()) / static_cast<double>(n * k),
+    std::printf("%-5.*s %.3f bits  pack %5.2f GB/s  1 row %6.1f GB/s  8 rows %7.1f GOP/s  64 rows %7.1f GOP/s  "
+                "512 rows %7.1f GOP/s\n",
+                static_cast<int>(info.name.size()), info.name.data(),
+                8.0 * static_cast<double>(copies[0].bytes.size()) / static_cast<double>(n * k),
                 static_cast<double>(bytes) / pack / 1e9, decode_bytes / decode / 1e9, gops(0), gops(1), gops(2));
   }
 }

@@ -120,7 +120,8 @@ void TestHalf() {
     Expect(nan ? std::isnan(value) : FloatToHalf(value) == half, "half " + std::to_string(half) + " does not come back");
     if (!nan && (half & 0x7fff) < 0x7c00) {
       const int exponent = static_cast<int>(half >> 10 & 31), fraction = static_cast<int>(half & 1023);
-      const float want = exponent ? std::ldexp(static_cast<float>(1024 + fraction), exponent - 25) : std::ldexp(static_cast<float>(fraction), -24);
+      const float want = exponent ? std::ldexp(static_cast<float>(1024 + fraction), exponent - 25)
+                                  : std::ldexp(static_cast<float>(fraction), -24);
       Expect(std::fabs(value) == want, "half " + std::to_string(half) + " reads wrong");
     }
   }
@@ -144,9 +145,11 @@ void TestRefusals(ThreadPool& pool) {
   ExpectRefused({.format = Format::kQ4_0, .n = 2, .k = 33, .bytes = bytes.data()}, "whole blocks of 32", pool);
   ExpectRefused({.format = Format::kF32, .n = -1, .k = 32, .bytes = bytes.data()}, "shape", pool);
   ExpectRefused({.format = Format::kF32, .n = 2, .k = 32, .bytes = bytes.data(), .row_order = order}, "row 2", pool);
-  ExpectRefused({.format = Format::kQ4_0, .n = 2, .k = 32, .bytes = bytes.data(), .target = Format::kQ8_0}, "quantised already", pool);
+  ExpectRefused({.format = Format::kQ4_0, .n = 2, .k = 32, .bytes = bytes.data(), .target = Format::kQ8_0},
+                "quantised already", pool);
   ExpectRefused({.format = Format::kF32, .n = 2, .k = 32, .bytes = bytes.data(), .target = Format::kQ6_K}, "not to q6_k", pool);
-  ExpectRefused({.format = Format::kF32, .n = 2, .k = 40, .bytes = bytes.data(), .target = Format::kQ8_0}, "cannot become q8_0", pool);
+  ExpectRefused({.format = Format::kF32, .n = 2, .k = 40, .bytes = bytes.data(), .target = Format::kQ8_0},
+                "cannot become q8_0", pool);
   Format format;
   Expect(ParseFormat("q5_k", &format) && format == Format::kQ5_K && !ParseFormat("q7_0", &format), "names of formats");
 }

@@ -40,10 +40,12 @@ struct Problem {
   int64_t ldx;
 
   Problem(Format f, int64_t n_, int64_t k_, int64_t rows_, uint32_t seed)
-      : format(f), n(n_), k(k_), rows(rows_), file(RandomWeights(f, n_ * k_, seed)), x(RandomFloats(rows_ * (k_ + 3), seed + 1)), ldx(k_ + 3) {}
+      : format(f), n(n_), k(k_), rows(rows_), file(RandomWeights(f, n_ * k_, seed)),
+        x(RandomFloats(rows_ * (k_ + 3), seed + 1)), ldx(k_ + 3) {}
 
   std::string Name() const {
-    return std::string(GetFormatInfo(format).name) + " n=" + std::to_string(n) + " k=" + std::to_string(k) + " rows=" + std::to_string(rows);
+    return std::string(GetFormatInfo(format).name) + " n=" + std::to_string(n) + " k=" + std::to_string(k) +
+           " rows=" + std::to_string(rows);
   }
   PackedMatrix Pack(ThreadPool& pool) const {
     return PackMatrix({.format = format, .n = n, .k = k, .bytes = file.data()}, pool);
@@ -57,7 +59,8 @@ std::vector<float> Run(const KernelTable& kernels, ThreadPool& pool, const Packe
   std::vector<float> y(static_cast<size_t>(rows * ldy), kUntouched);
   if (residual) y = *residual;
   AlignedBytes scratch(LinearScratchBytes(rows, weight.k, pool.size()));
-  LinearArgs args{.kernels = &kernels, .x = x, .ldx = ldx, .rows = rows, .outputs = {}, .num_outputs = 1, .scratch = scratch.data()};
+  LinearArgs args{.kernels = &kernels, .x = x, .ldx = ldx, .rows = rows,
+                  .outputs = {}, .num_outputs = 1, .scratch = scratch.data()};
   args.outputs[0] = {.weight = &weight, .bias = bias, .y = y.data(), .ldy = ldy, .accumulate = residual != nullptr};
   pool.Run([&](Worker& worker) { Linear(args, worker); });
   return y;
@@ -128,8 +131,8 @@ void TestAgainstDouble(const KernelTable& kernels, ThreadPool& pool) {
               }
               const double steps = static_cast<double>(info.quantised ? 2 * k / 32 + 6 : 2 * k);
               const double error = std::fabs(static_cast<double>(y[static_cast<size_t>(r * (n + 2) + j)]) - exact);
-              Expect(error <= steps * (0x1p-24 * size + 0x1p-149), kernels.name, " ", problem.Name(), " (", r, ", ", j, "): error ", error,
-                     " of ", exact, ", bound ", steps * 0x1p-24 * size);
+              Expect(error <= steps * (0x1p-24 * size + 0x1p-149), kernels.name, " ", problem.Name(), " (", r, ", ", j,
+                     "): error ", error, " of ", exact, ", bound ", steps * 0x1p-24 * size);
             }
           }
           for (int64_t r = 0; r < rows; ++r) {
@@ -180,7 +183,8 @@ void TestSharedInput(const KernelTable& kernels, ThreadPool& pool) {
   const PackedMatrix weights[3] = {a.Pack(pool), b.Pack(pool), c.Pack(pool)};
   std::vector<float> y[3];
   AlignedBytes scratch(LinearScratchBytes(rows, k, pool.size()));
-  LinearArgs args{.kernels = &kernels, .x = a.x.data(), .ldx = a.ldx, .rows = rows, .outputs = {}, .num_outputs = 3, .scratch = scratch.data()};
+  LinearArgs args{.kernels = &kernels, .x = a.x.data(), .ldx = a.ldx, .rows = rows,
+                  .outputs = {}, .num_outputs = 3, .scratch = scratch.data()};
   for (int i = 0; i < 3; ++i) {
     y[i].assign(static_cast<size_t>(rows * (weights[i].n + 2)), kUntouched);
     args.outputs[i] = {.weight = &weights[i], .y = y[i].data(), .ldy = weights[i].n + 2};
@@ -214,7 +218,8 @@ void TestSaturation(const KernelTable& kernels, ThreadPool& pool) {
         }
         const std::vector<float> y = Run(kernels, pool, weight, x.data(), k, 1);
         const double error = std::fabs(static_cast<double>(y[3]) - exact);
-        Expect(error <= 1e-6 * std::fabs(exact), kernels.name, " ", info.name, " fill ", fill, " pattern ", pattern, ": ", y[3], " is not ", exact);
+        Expect(error <= 1e-6 * std::fabs(exact), kernels.name, " ", info.name, " fill ", fill, " pattern ",
+               pattern, ": ", y[3], " is not ", exact);
       }
     }
   }
@@ -243,7 +248,8 @@ void TestOddNumbers(const KernelTable& kernels, ThreadPool& pool) {
       const std::vector<float> x(static_cast<size_t>(k), tiny);
       const std::vector<float> y = Run(kernels, pool, weight, x.data(), k, 1);
       for (int64_t j = 0; j < n; ++j) {
-        Expect(std::fabs(y[static_cast<size_t>(j)]) <= 1e-28f, kernels.name, " ", info.name, ": x = ", tiny, " gives ", y[static_cast<size_t>(j)]);
+        Expect(std::fabs(y[static_cast<size_t>(j)]) <= 1e-28f, kernels.name, " ", info.name, ": x = ", tiny,
+               " gives ", y[static_cast<size_t>(j)]);
       }
     }
     if (!info.quantised) continue;
