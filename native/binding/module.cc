@@ -126,6 +126,7 @@ class PyExecutor {
     const Column<int32_t> query_lens(batch.attr("query_lens"), "query_lens");
     const Column<int32_t> starts(batch.attr("starts"), "starts");
     const Column<int32_t> token_ids(batch.attr("token_ids"), "token_ids");
+    const Column<int32_t> token_types(batch.attr("token_types"), "token_types");
     const Column<bool> samples(batch.attr("samples"), "samples");
     const Column<int32_t> page_updates(batch.attr("page_updates"), "page_updates", 3);
     const Column<int32_t> page_copies(batch.attr("page_copies"), "page_copies", 3);
@@ -138,6 +139,7 @@ class PyExecutor {
     inputs.query_lens = query_lens.span();
     inputs.starts = starts.span();
     inputs.token_ids = token_ids.span();
+    inputs.token_types = token_types.span();
     inputs.samples = samples.span();
     inputs.page_updates = page_updates.span();
     inputs.page_copies = page_copies.span();
@@ -175,6 +177,7 @@ class PyExecutor {
                           nb::tuple(id_logprobs), ToNumpy(std::move(result.score_logprobs), {scores}),
                           ToNumpy(std::move(result.score_top_ids), {scores, score_top}),
                           ToNumpy(std::move(result.score_top_logprobs), {scores, score_top}),
+                          ToNumpy(std::move(result.embeddings), {count, static_cast<size_t>(result.embedding_size)}),
                           ToNumpy(std::move(result.logits), {keep_logits ? scores : 0, vocab}));
   }
 
@@ -205,6 +208,8 @@ class PyExecutor {
     out["tier"] = Open().tier();
     out["threads"] = Open().threads();
     out["vocab_size"] = Open().vocab_size();
+    out["embedding_size"] = Open().embedding_size();
+    out["whole_rows"] = Open().whole_rows();
     out["weight_bytes"] = memory.weight_bytes;
     out["kv_bytes_per_page"] = memory.kv_bytes_per_page;
     out["kv_bytes"] = memory.kv_bytes;
@@ -258,7 +263,7 @@ NB_MODULE(_native, m) {
            "processors of the process. `tier` \"\": the fastest.")
       .def("step", &PyExecutor::Step, nb::arg("batch"), nb::arg("keep_logits"),
            "Runs a StepBatch without the GIL. Returns token_ids, logprobs, top_ids, top_logprobs, id_logprobs, score_logprobs, "
-           "score_top_ids, score_top_logprobs and, with `keep_logits`, the logits of the scored tokens.")
+           "score_top_ids, score_top_logprobs, embeddings and, with `keep_logits`, the logits of the scored tokens.")
       .def("close", &PyExecutor::Close, "Frees everything. Idempotent.")
       .def("enable_timings", &PyExecutor::EnableTimings, nb::arg("on"), "Turns timing slots on (cleared) or off.")
       .def("timings", &PyExecutor::Timings, "(kinds, name, calls, seconds) of each stretch between two barriers, in plan order.")

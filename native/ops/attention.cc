@@ -60,7 +60,7 @@ class Unit {
     group_ = args.heads / spec_.kv_heads;
     rows_ = tile_->count * group_;
     first_position_ = tile_->entry.start + tile_->first;
-    end_ = first_position_ + tile_->count;
+    end_ = args.causal ? first_position_ + tile_->count : tile_->entry.start + tile_->entry.query_len;
     begin_ = spec_.window ? std::max<int64_t>(0, first_position_ - spec_.window + 1) : 0;
   }
 
@@ -96,7 +96,7 @@ class Unit {
     for (int64_t row = 0; row < rows_; ++row) {
       const int64_t position = first_position_ + row / group_;
       const int64_t from = std::max(spec_.window ? position - spec_.window + 1 - origin : 0, int64_t{0});
-      const int64_t to = std::min(position + 1 - origin, kAttendBlock);
+      const int64_t to = std::min((args_.causal ? position + 1 : end_) - origin, kAttendBlock);
       float* scores = scratch_.scores + row * kAttendBlock;
       if (from < to) {
         kernels.softmax(scores, from, to, args_.scale, args_.cap, &state.max[row], &state.sum[row]);

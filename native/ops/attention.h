@@ -58,6 +58,7 @@ struct AttentionArgs {
   int64_t heads = 0;
   float scale = 1;
   float cap = 0;
+  bool causal = true;            // else every query sees its whole row
   const float* sinks = nullptr;  // null or [heads]
   const float* q = nullptr;      // [tokens, ldq]
   int64_t ldq = 0;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/pool.h"
+
 namespace ramet {
 namespace {
 
@@ -18,7 +20,14 @@ class RowOp {
   void Run(int64_t row) const {
     const RowwiseKernels& kernels = context_.kernels->rowwise;
     switch (node_.kind) {
-      case NodeKind::kEmbed: UnpackRow(context_.Matrix(op_.weights[0]), context_.token_ids[row], Out(0, row)); break;
+      case NodeKind::kEmbed: {
+        const int32_t* ids = op_.inputs[0] == kTokenTypesValue ? context_.token_types : context_.token_ids;
+        UnpackRow(context_.Matrix(op_.weights[0]), ids[row], Out(0, row));
+        break;
+      }
+      case NodeKind::kEmbedPositions:
+        UnpackRow(context_.Matrix(op_.weights[0]), context_.positions[row] + op_.first_row, Out(0, row));
+        break;
       case NodeKind::kRmsNorm: {
         const int64_t group = context_.plan->weights[static_cast<size_t>(op_.weights[0])].shape[0];
         for (int64_t i = 0; i < Width(node_.inputs[0]); i += group) {
@@ -66,6 +75,8 @@ class RowOp {
         Copy(x + context_.gather[row] * context_.Stride(node_.inputs[0]), Width(node_.inputs[0]), Out(0, row));
         break;
       }
+      case NodeKind::kPool: Pool(row); break;
+      case NodeKind::kL2Norm: L2Norm(In(0, row), Width(node_.inputs[0]), op_.eps, Out(0, row)); break;
       case NodeKind::kLinear:
       case NodeKind::kAttend: break;  // not row by row: never here
     }
@@ -80,6 +91,20 @@ class RowOp {
   static const float* Copy(const float* x, int64_t n, float* y) {
     std::memcpy(y, x, static_cast<size_t>(n) * sizeof(float));
     return x + n;
+  }
+
+  // Plans that pool over tokens get whole rows: position 0 of the wanted token's row lies `position` tokens before it.
+  void Pool(int64_t row) const {
+    const int64_t stride = context_.Stride(node_.inputs[0]);
+    const int64_t wanted = context_.gather[row];
+    const int64_t first = wanted - (op_.method == PoolMethod::kLast ? 0 : context_.positions[wanted]);
+    const float* x = context_.Base(node_.inputs[0], Rows::kTokens) + first * stride;
+    const int64_t rows = op_.method == PoolMethod::kMean ? wanted - first + 1 : 1;
+    if (rows > 1) {
+      MeanOfRows(x, rows, stride, Width(node_.inputs[0]), Out(0, row));
+    } else {
+      Copy(x, Width(node_.inputs[0]), Out(0, row));
+    }
   }
 
   // Angles in float64: position times frequency, rounded to float32, would be off by whole radians far into a long context.

@@ -59,6 +59,7 @@ void CheckAttention(const Plan& plan, const Op& op, const Checker& check) {
                 "q, k, v and the result must be as wide as the stream says");
   check.Require(check.In(0).rows == Rows::kTokens, "inputs must have a row per token");
   if (!op.weights.empty()) check.Vector(0, op.heads, "sinks must have one float per head");
+  check.Require(op.causal || stream.window == 0, "attention in both directions has no window");
 }
 
 void CheckRope(const Plan& plan, const Op& op, const Checker& check) {
@@ -81,7 +82,8 @@ void CheckShapes(const Plan& plan, const Op& op, const Checker& check) {
   switch (op.kind) {
     case OpKind::kEmbed:
       check.Counts(1, 1, 1, 1);
-      check.Require(op.inputs[0] == kTokensValue, "the input must be tokens");
+      check.Require(op.inputs[0] == kTokensValue || (op.inputs[0] == kTokenTypesValue && plan.has_token_types()),
+                    "the input must be tokens or token_types");
       check.Require(check.Weight(0).size() == 2 && check.Out(0).width == check.Weight(0)[1], "the table must be [vocab, width]");
       break;
     case OpKind::kLinear:
@@ -130,6 +132,17 @@ void CheckShapes(const Plan& plan, const Op& op, const Checker& check) {
                     "the widths must add up to the result's");
       break;
     case OpKind::kAttention: CheckAttention(plan, op, check); break;
+    case OpKind::kEmbedPositions:
+      check.Counts(1, 1, 1, 1);
+      check.Require(op.inputs[0] == kPositionsValue, "the input must be positions");
+      check.Require(check.Weight(0).size() == 2 && check.Out(0).width == check.Weight(0)[1], "the table must be [positions, width]");
+      check.Require(op.first_row < check.Weight(0)[0], "the offset must be a row of the table");
+      break;
+    case OpKind::kPool:
+    case OpKind::kL2Norm:
+      check.Counts(1, 1, 0, 0);
+      check.Require(check.In(0).width == check.Out(0).width, "the result must be as wide as x");
+      break;
   }
 }
 
@@ -140,14 +153,15 @@ void CheckOp(const Plan& plan, const Op& op, std::vector<bool>& computed) {
   for (const int input : op.inputs) check.Require(computed[static_cast<size_t>(input)], "an input is not computed before it");
   CheckShapes(plan, op, check);
   const auto takes_integers = [&op](size_t i) {
-    return op.kind == OpKind::kEmbed || (op.kind == OpKind::kRope && i == 1);
+    return op.kind == OpKind::kEmbed || op.kind == OpKind::kEmbedPositions || (op.kind == OpKind::kRope && i == 1);
   };
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     check.Require((check.In(i).type == ElementType::kI32) == takes_integers(i), "an input has the wrong element type");
     check.Require(check.In(i).rows == check.In(0).rows, "inputs must have the same rows");
   }
-  const Rows rows = op.kind == OpKind::kGatherRows ? Rows::kLogits : check.In(0).rows;
-  if (op.kind == OpKind::kGatherRows) check.Require(check.In(0).rows == Rows::kTokens, "x must have a row per token");
+  const bool gathers = op.kind == OpKind::kGatherRows || op.kind == OpKind::kPool;
+  const Rows rows = gathers ? Rows::kLogits : check.In(0).rows;
+  if (gathers) check.Require(check.In(0).rows == Rows::kTokens, "x must have a row per token");
   for (size_t i = 0; i < op.outputs.size(); ++i) {
     const size_t output = static_cast<size_t>(op.outputs[i]);
     check.Require(!computed[output], "a result is computed twice");

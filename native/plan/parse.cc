@@ -14,9 +14,11 @@ constexpr int64_t kMaxDim = int64_t{1} << 28;  // products of two stay far from 
 
 constexpr std::string_view kOpNames[] = {"embed",      "linear",           "rms_norm", "layer_norm", "add",
                                          "mul",        "scale",            "soft_cap", "activation", "gated_activation",
-                                         "rope",       "split",            "concat",   "attention",  "gather_rows"};
+                                         "rope",       "split",            "concat",   "attention",  "gather_rows",
+                                         "embed_positions", "pool",        "l2_norm"};
 constexpr std::string_view kActivationNames[] = {"silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh"};
 constexpr std::string_view kStyleNames[] = {"half", "interleaved"};
+constexpr std::string_view kPoolNames[] = {"cls", "last", "mean"};
 
 template <size_t N>
 int IndexOf(const std::string_view (&names)[N], const std::string& name, const std::string& what) {
@@ -104,9 +106,9 @@ ValueSpec ParseValue(const Json& json, size_t index) {
   const std::string& type = fields.Text("dtype");
   if (type != "f32" && type != "i32") Raise("value ", value.name, ": unknown dtype \"", type, "\"");
   value.type = type == "f32" ? ElementType::kF32 : ElementType::kI32;
-  const bool input = index <= kPositionsValue;
+  const bool input = index <= kPositionsValue || (index == kTokenTypesValue && value.name == "token_types");
   if (input != (value.type == ElementType::kI32) || (input && (value.rows != Rows::kTokens || value.width != 1))) {
-    Raise("value ", value.name, ": values 0 and 1, and only they, are i32 [tokens, 1]");
+    Raise("value ", value.name, ": values 0 and 1, and 2 if it is token_types, and only they, are i32 [tokens, 1]");
   }
   return value;
 }
@@ -166,9 +168,16 @@ void ParseAttrs(const Json& json, Op& op) {
       op.heads = attrs.Integer("heads", 1);
       op.scale = attrs.Number("scale", 0);
       op.cap = attrs.Number("soft_cap", 0);
-      if (!attrs.Get("causal", Json::Kind::kBool).boolean) Raise(what, ": only causal attention is supported");
+      op.causal = attrs.Get("causal", Json::Kind::kBool).boolean;
       break;
     }
+    case OpKind::kEmbedPositions: op.first_row = Fields(json, what, {"offset"}).Integer("offset", 0); break;
+    case OpKind::kPool: {
+      const std::string& name = Fields(json, what, {"method"}).Text("method");
+      op.method = static_cast<PoolMethod>(IndexOf(kPoolNames, name, what));
+      break;
+    }
+    case OpKind::kL2Norm: op.eps = Fields(json, what, {"eps"}).Number("eps", 0); break;
     default: Fields(json, what, {}); break;
   }
 }
@@ -199,6 +208,26 @@ std::vector<double> ParseTable(const Json& json, const std::string& name) {
 
 std::string_view OpKindName(OpKind kind) { return kOpNames[static_cast<size_t>(kind)]; }
 
+int64_t Plan::vocab_size() const {
+  if (!embeds) return values[static_cast<size_t>(logits)].width;
+  for (const Op& op : ops) {
+    if (op.kind == OpKind::kEmbed && op.inputs[0] == kTokensValue) return weights[static_cast<size_t>(op.weights[0])].shape[0];
+  }
+  return 0;
+}
+
+bool Plan::whole_rows() const {
+  for (const Op& op : ops) {
+    if (op.kind == OpKind::kAttention && !op.causal) return true;
+    if (op.kind == OpKind::kPool && op.method != PoolMethod::kLast) return true;
+  }
+  return false;
+}
+
+bool Plan::has_token_types() const {
+  return values.size() > kTokenTypesValue && values[kTokenTypesValue].type == ElementType::kI32;
+}
+
 Plan ParsePlan(std::string_view text) {
   const Json json = ParseJson(text);
   const Fields fields(json, "plan", {"version", "name", "values", "weights", "streams", "tables", "ops", "outputs"});
@@ -214,20 +243,28 @@ Plan ParsePlan(std::string_view text) {
   }
   std::vector<bool> computed(plan.values.size(), false);
   computed[kTokensValue] = computed[kPositionsValue] = true;
+  if (plan.has_token_types()) computed[kTokenTypesValue] = true;
   for (const Json& item : fields.Array("ops")) {
     plan.ops.push_back(ParseOp(item, plan, plan.ops.size()));
     CheckOp(plan, plan.ops.back(), computed);
   }
-  const Json* logits = fields.Get("outputs", Json::Kind::kObject).Find("logits");
-  if (!logits || logits->kind != Json::Kind::kInteger || logits->integer < 0 ||
+  const Json& outputs = fields.Get("outputs", Json::Kind::kObject);
+  const Json* logits = outputs.Find("logits");
+  const Json* embedding = outputs.Find("embedding");
+  if (embedding && !logits) {
+    plan.embeds = true;
+    logits = embedding;
+  }
+  if (!logits || (embedding && !plan.embeds) || logits->kind != Json::Kind::kInteger || logits->integer < 0 ||
       logits->integer >= static_cast<int64_t>(plan.values.size())) {
-    Raise("plan: the outputs must name a value \"logits\"");
+    Raise("plan: the outputs must name a value \"logits\", or one \"embedding\"");
   }
   plan.logits = static_cast<int>(logits->integer);
   const size_t value = static_cast<size_t>(plan.logits);
   if (!computed[value] || plan.values[value].rows != Rows::kLogits) {
     Raise("plan: the value \"logits\" must be computed and have a row per wanted logits");
   }
+  if (plan.vocab_size() == 0) Raise("plan: without logits, tokens must be embedded");
   return plan;
 }
 

@@ -36,8 +36,11 @@ struct KvStream {
 
 enum class OpKind : uint8_t {
   kEmbed, kLinear, kRmsNorm, kLayerNorm, kAdd, kMul, kScale, kSoftCap, kActivation, kGatedActivation, kRope, kSplit, kConcat,
-  kAttention, kGatherRows
+  kAttention, kGatherRows, kEmbedPositions, kPool, kL2Norm
 };
+
+// Which of a row's tokens `pool` takes: the first, the wanted one, or the mean of all from the first to it.
+enum class PoolMethod : uint8_t { kCls, kLast, kMean };
 
 // One operation. Attributes that its kind does not have keep their defaults.
 struct Op {
@@ -59,9 +62,12 @@ struct Op {
   RopeStyle style = RopeStyle::kHalf;
   Activation function = Activation::kSilu;
   std::vector<int64_t> sizes;
+  bool causal = true;        // attention: a token sees only positions up to its own
+  int64_t first_row = 0;     // embed_positions: the table's row of position 0
+  PoolMethod method = PoolMethod::kLast;
 };
 
-// Values 0 and 1 are the inputs `tokens` and `positions`.
+// Values 0 and 1 are the inputs `tokens` and `positions`; a plan may have `token_types` as value 2.
 struct Plan {
   std::string name;
   std::vector<ValueSpec> values;
@@ -69,13 +75,21 @@ struct Plan {
   std::vector<KvStream> streams;
   std::map<std::string, std::vector<double>> tables;
   std::vector<Op> ops;
-  int logits = 0;  // the value named "logits" among the outputs; its rows are kLogits
+  int logits = 0;       // the value named "logits" (or "embedding") among the outputs; its rows are kLogits
+  bool embeds = false;  // the output is "embedding": a vector per row that asks for one, and nothing is drawn
 
-  int64_t vocab_size() const { return values[static_cast<size_t>(logits)].width; }
+  // Token ids are below this: rows of the head, or of the tokens' table where there is no head.
+  int64_t vocab_size() const;
+
+  // Must every row come whole, from position 0, in one step? So it is if some token depends on later ones.
+  bool whole_rows() const;
+
+  bool has_token_types() const;
 };
 
 constexpr int kTokensValue = 0;
 constexpr int kPositionsValue = 1;
+constexpr int kTokenTypesValue = 2;
 
 std::string_view OpKindName(OpKind kind);
 

@@ -28,6 +28,7 @@ struct Executor::StepState {
   std::vector<int32_t> token_ids;
   std::vector<int32_t> positions;
   std::vector<int32_t> token_rows;
+  std::vector<int32_t> token_types;
   std::map<int64_t, std::vector<QueryTile>> tiles;  // by TileTokens
   std::vector<LogitsRow> logits;
   std::vector<int32_t> gather;         // token of each of `logits`
@@ -50,7 +51,7 @@ int CheckedThreads(int threads) {
   return threads == 0 ? DefaultThreads() : threads;
 }
 
-KvLayout CheckedLayout(const ExecutorOptions& options) {
+KvLayout CheckedLayout(const ExecutorOptions& options, const Plan& plan) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   const auto check = [](const char* name, int64_t value) {
     if (value < 1 || value >= kMax) Raise("layout: ", name, " must be in 1 to ", kMax - 1, ", not ", value);
@@ -60,14 +61,29 @@ KvLayout CheckedLayout(const ExecutorOptions& options) {
   check("max_rows", options.kv.max_rows);
   check("max_row_tokens", options.kv.max_row_tokens);
   check("max_step_tokens", options.max_step_tokens);
+  for (const Op& op : plan.ops) {
+    if (op.kind != OpKind::kEmbedPositions) continue;
+    const int64_t most = plan.weights[static_cast<size_t>(op.weights[0])].shape[0] - op.first_row;
+    if (options.kv.max_row_tokens > most) {
+      Raise("layout: max_row_tokens must be at most ", most, ", what ", op.name, " holds, not ", options.kv.max_row_tokens);
+    }
+  }
   return options.kv;
 }
 
 StepLimits LimitsOf(const Plan& plan, int64_t max_step_tokens) {
-  StepLimits limits{max_step_tokens, std::numeric_limits<int32_t>::max(), plan.vocab_size(), 0};
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  StepLimits limits;
+  limits.max_step_tokens = max_step_tokens;
+  limits.num_embeddings = kMax;
+  limits.num_token_types = kMax;
+  limits.whole_rows = plan.whole_rows();
+  limits.embeds = plan.embeds;
+  limits.vocab_size = plan.vocab_size();
   for (const Op& op : plan.ops) {
     if (op.kind != OpKind::kEmbed) continue;
-    limits.num_embeddings = std::min(limits.num_embeddings, plan.weights[static_cast<size_t>(op.weights[0])].shape[0]);
+    int64_t& limit = op.inputs[0] == kTokenTypesValue ? limits.num_token_types : limits.num_embeddings;
+    limit = std::min(limit, plan.weights[static_cast<size_t>(op.weights[0])].shape[0]);
   }
   for (const KvStream& stream : plan.streams) limits.window = std::max(limits.window, stream.window);
   for (const KvStream& stream : plan.streams) limits.window = stream.window == 0 ? 0 : limits.window;
@@ -110,7 +126,7 @@ Executor::Executor(std::string_view plan_json, const std::vector<NamedWeight>& w
       program_(Lower(plan_)),
       kernels_(ChooseTier(options.tier)),
       pool_(CheckedThreads(options.threads)),
-      cache_(plan_.streams, CheckedLayout(options)),
+      cache_(plan_.streams, CheckedLayout(options, plan_)),
       limits_(LimitsOf(plan_, options.max_step_tokens)),
       weights_(PackWeights(plan_, weights, pool_)),
       samplers_(static_cast<size_t>(options.kv.max_rows)),
@@ -171,6 +187,8 @@ Executor::StepState Executor::Prepare(const StepInputs& inputs, StepResult& resu
   state.token_ids.assign(inputs.token_ids.begin(), inputs.token_ids.end());
   state.positions.resize(tokens);
   state.token_rows.resize(tokens);
+  state.token_types.assign(inputs.token_types.begin(), inputs.token_types.end());
+  state.token_types.resize(tokens, 0);
   size_t at = 0;
   for (size_t i = 0; i < inputs.rows.size(); ++i) {
     state.entries.push_back({inputs.rows[i], inputs.query_lens[i], inputs.starts[i], static_cast<int64_t>(at)});
@@ -222,6 +240,8 @@ void Executor::ListLogitsRows(const StepInputs& inputs, StepState& state, StepRe
   result.top_ids.assign(count * static_cast<size_t>(result.top), -1);
   result.top_logprobs.assign(count * static_cast<size_t>(result.top), kNaN);
   result.id_logprobs.resize(count);
+  result.embedding_size = embedding_size();
+  result.embeddings.assign(count * static_cast<size_t>(result.embedding_size), kNaN);
   result.score_logprobs.assign(scores, kNaN);
   result.score_top_ids.assign(scores * static_cast<size_t>(inputs.score_top), -1);
   result.score_top_logprobs.assign(scores * static_cast<size_t>(inputs.score_top), kNaN);
@@ -239,6 +259,7 @@ void Executor::RunWorker(const StepInputs& inputs, const StepState& state, StepR
   context.num_tokens = static_cast<int64_t>(state.token_ids.size());
   context.token_ids = state.token_ids.data();
   context.positions = state.positions.data();
+  context.token_types = state.token_types.data();
   context.rows = state.token_rows.data();
   context.token_arena = reinterpret_cast<float*>(token_arena_.data());
   context.logits_arena = reinterpret_cast<float*>(logits_arena_.data());
@@ -311,6 +332,7 @@ void Executor::RunAttention(size_t segment, const StepContext& context, const St
   args.heads = op.heads;
   args.scale = op.scale;
   args.cap = op.cap;
+  args.causal = op.causal;
   args.sinks = op.weights.empty() ? nullptr : context.Vector(op.weights[0]);
   args.q = context.Base(node.inputs[0], Rows::kTokens);
   args.ldq = context.Stride(node.inputs[0]);
@@ -323,6 +345,11 @@ void Executor::RunAttention(size_t segment, const StepContext& context, const St
 }
 
 void Executor::FinishRow(const StepInputs& inputs, const StepState& state, const LogitsRow& row, float* logits, StepResult& result, SampleScratch& scratch) {
+  if (plan_.embeds) {
+    const size_t size = static_cast<size_t>(result.embedding_size);
+    std::memcpy(result.embeddings.data() + static_cast<size_t>(row.sample) * size, logits, size * sizeof(float));
+    return;
+  }
   const auto put_top = [&scratch](int64_t width, size_t at, std::vector<int32_t>& ids, std::vector<float>& logprobs) {
     const size_t n = std::min(scratch.top.size(), static_cast<size_t>(width));
     for (size_t j = 0; j < n; ++j) {

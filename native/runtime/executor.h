@@ -41,7 +41,9 @@ struct StepResult {
   std::vector<float> score_logprobs;
   std::vector<int32_t> score_top_ids;
   std::vector<float> score_top_logprobs;
-  std::vector<float> logits;  // [L, V] if asked
+  int64_t embedding_size = 0;     // of plans that embed, else 0
+  std::vector<float> embeddings;  // [S, embedding_size]
+  std::vector<float> logits;      // [L, V] if asked
 };
 
 struct SegmentTiming {
@@ -68,6 +70,8 @@ class Executor {
   StepResult Step(const StepInputs& inputs);
 
   int64_t vocab_size() const { return plan_.vocab_size(); }
+  int64_t embedding_size() const { return plan_.embeds ? plan_.values[static_cast<size_t>(plan_.logits)].width : 0; }
+  bool whole_rows() const { return limits_.whole_rows; }
   int threads() const { return pool_.size(); }
   const char* tier() const { return kernels_.name; }
   MemoryUse memory() const;

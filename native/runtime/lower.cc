@@ -30,6 +30,9 @@ NodeKind KindOf(OpKind kind) {
     case OpKind::kConcat: return NodeKind::kConcat;
     case OpKind::kAttention: return NodeKind::kAttend;
     case OpKind::kGatherRows: return NodeKind::kGatherRows;
+    case OpKind::kEmbedPositions: return NodeKind::kEmbedPositions;
+    case OpKind::kPool: return NodeKind::kPool;
+    case OpKind::kL2Norm: return NodeKind::kL2Norm;
   }
   return NodeKind::kAdd;
 }
@@ -37,7 +40,7 @@ NodeKind KindOf(OpKind kind) {
 const char* LabelOf(NodeKind kind) {
   constexpr const char* kLabels[] = {"embed", "rms_norm", "layer_norm", "add",         "mul",  "scale",
                                      "soft_cap", "activation", "gated_activation", "rope_angles", "rope", "split",
-                                     "concat", "store_kv", "gather_rows", "linear", "attend"};
+                                     "concat", "store_kv", "gather_rows", "embed_positions", "pool", "l2_norm", "linear", "attend"};
   return kLabels[static_cast<size_t>(kind)];
 }
 
@@ -46,6 +49,7 @@ bool InPlace(NodeKind kind) {
   switch (kind) {
     case NodeKind::kRmsNorm:
     case NodeKind::kLayerNorm:
+    case NodeKind::kL2Norm:
     case NodeKind::kAdd:
     case NodeKind::kMul:
     case NodeKind::kScale:

@@ -21,7 +21,7 @@ constexpr int64_t kLogitsChunk = 64;
 
 enum class NodeKind : uint8_t {
   kEmbed, kRmsNorm, kLayerNorm, kAdd, kMul, kScale, kSoftCap, kActivation, kGatedActivation, kRopeAngles, kRope, kSplit, kConcat,
-  kStoreKv, kGatherRows,  // up to here row by row
+  kStoreKv, kGatherRows, kEmbedPositions, kPool, kL2Norm,  // up to here row by row
   kLinear, kAttend
 };
 

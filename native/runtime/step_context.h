@@ -22,6 +22,7 @@ struct StepContext {
   int64_t num_tokens = 0;
   const int32_t* token_ids = nullptr;  // [num_tokens]
   const int32_t* positions = nullptr;  // [num_tokens]
+  const int32_t* token_types = nullptr;  // [num_tokens]
   const int32_t* rows = nullptr;       // [num_tokens] the row each token belongs to
   float* token_arena = nullptr;
 

@@ -50,6 +50,11 @@ void CheckEntries(const StepInputs& in, const StepLimits& limits, const KvLayout
   int64_t sum = 0;
   for (const int32_t length : in.query_lens) sum += length;
   Require(sum == static_cast<int64_t>(in.token_ids.size()), "query_lens must sum to the number of token_ids");
+  if (limits.whole_rows) {
+    for (const int32_t start : in.starts) Require(start == 0, "starts must be 0: this plan takes whole rows");
+  }
+  Require(in.token_types.empty() || in.token_types.size() == in.token_ids.size(), "token_types must be one per token, or none");
+  Within("token_types", in.token_types, 0, limits.num_token_types);
   if (sum > limits.max_step_tokens) Raise("step: ", sum, " tokens are more than max_step_tokens, ", limits.max_step_tokens);
 }
 
@@ -68,6 +73,7 @@ void CheckStep(const StepInputs& in, const StepLimits& limits, const KvLayout& l
   Require(in.score_tokens.size() == in.score_targets.size(), "score_tokens and score_targets must be equally long");
   Within("score_tokens", in.score_tokens, 0, static_cast<int64_t>(in.token_ids.size()));
   Within("score_targets", in.score_targets, 0, limits.vocab_size);
+  Require(!limits.embeds || (in.score_tokens.empty() && in.mask_entries.empty()), "an embedding is neither scored nor masked");
   Require(std::is_sorted(in.score_tokens.begin(), in.score_tokens.end()), "score_tokens must ascend");
   if (in.score_top < 0 || in.score_top > limits.vocab_size) {
     Raise("step: score_top must be in 0 to ", limits.vocab_size, ", not ", in.score_top);

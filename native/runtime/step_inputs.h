@@ -19,6 +19,7 @@ struct StepInputs {
   std::span<const int32_t> query_lens;
   std::span<const int32_t> starts;
   std::span<const int32_t> token_ids;
+  std::span<const int32_t> token_types;  // empty: all 0
   std::span<const bool> samples;
   std::span<const int32_t> page_updates;  // [U, 3]
   std::span<const int32_t> page_copies;   // [C, 3]
@@ -34,6 +35,9 @@ struct StepInputs {
 struct StepLimits {
   int64_t max_step_tokens = 0;
   int64_t num_embeddings = 0;  // token ids are below this
+  int64_t num_token_types = 0;
+  bool whole_rows = false;     // every row comes whole, from position 0
+  bool embeds = false;         // nothing is drawn or scored
   int64_t vocab_size = 0;
   int64_t window = 0;          // the longest of all streams' windows; 0: some stream sees all positions
 };

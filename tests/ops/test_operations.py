@@ -101,7 +101,10 @@ def run(make: MakeExecutor, case: Case) -> F64:
     b = PlanBuilder()
     inputs = [b.embed(b.tokens, f"operand.{i}", rows=tokens, width=x.shape[1]) for i, x in enumerate(case.operands)]
     origin = b.embed(b.tokens, "origin", rows=tokens, width=tokens)
-    b.output("logits", b.gather_rows(b.concat(case.build(b, inputs), origin)))
+    result = case.build(b, inputs)
+    if result.spec.rows == "tokens":
+        result = b.gather_rows(result)
+    b.output("logits", b.concat(result, b.gather_rows(origin)))
     weights = {f"operand.{i}": plain(f"operand.{i}", x) for i, x in enumerate(case.operands)}
     weights["origin"] = plain("origin", np.zeros((tokens, tokens), np.float32))
     weights |= {weight.name: weight for weight in case.weights}
@@ -258,6 +261,8 @@ def norm_cases() -> Iterator[Case]:
             row("layer_norm", normed) + 2.0**-22 * np.abs(x).max() / math.sqrt(1e-3) * (width == 1),
             [plain("w", w), plain("w.bias", bias)],
         )
+        unit = x.astype(np.float64) / np.maximum(np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True), 4.0)
+        yield Case(f"l2_norm-{width}", [x], lambda b, v: b.l2_norm(v[0], eps=4.0), unit, row("l2_norm", unit))
 
 
 FORMULAS: Mapping[str, Callable[[float], float]] = {
@@ -358,6 +363,7 @@ def attention(
     window: int = 0,
     cap: float = 0.0,
     sinks: bool = False,
+    causal: bool = True,
     **more: Any,
 ) -> Case:
     rows = more.setdefault("rows", (40,))
@@ -371,7 +377,8 @@ def attention(
     first = 0
     for length in rows:
         for at in range(length):
-            seen = slice(first + (max(0, at - window + 1) if window else 0), first + at + 1)
+            last = at if causal else length - 1
+            seen = slice(first + (max(0, at - window + 1) if window else 0), first + last + 1)
             for head in range(heads):
                 group = head // (heads // kv_heads)
                 scores = scale * kept_k[seen, group] @ q[first + at, head * dim : (head + 1) * dim].astype(np.float64)
@@ -395,6 +402,7 @@ def attention(
             window=window,
             soft_cap=cap,
             sinks="sinks" if sinks else None,
+            causal=causal,
         ),
         flat,
         reach,
@@ -414,6 +422,8 @@ def attention_cases() -> Iterator[Case]:
     yield attention("window-beyond", 2, 2, 8, 8, window=100)
     yield attention("soft-cap", 2, 1, 8, 8, cap=2.0)
     yield attention("sinks", 4, 2, 8, 8, sinks=True, window=5)
+    yield attention("both-ways", 4, 2, 16, 16, causal=False, rows=(33, 7), page_size=4)
+    yield attention("both-ways-alone", 3, 3, 10, 7, causal=False, rows=(1, 39), sinks=True)
     for kv_dtype in ("f32", "f16", "bf16"):
         yield attention(f"{kv_dtype}-rows-chunks", 4, 2, 16, 16, kv_dtype=kv_dtype, rows=(33, 7), chunk=5)
         yield attention(f"{kv_dtype}-decode", 4, 2, 32, 32, kv_dtype=kv_dtype, rows=(3, 37), chunk=1, page_size=4)
@@ -422,6 +432,32 @@ def attention_cases() -> Iterator[Case]:
 def gather_cases() -> Iterator[Case]:
     x = normal(9, 5, 17)
     yield Case("gather_rows", [x], lambda b, v: v[0], x.astype(np.float64), np.zeros(x.shape))
+
+
+def whole_row_cases() -> Iterator[Case]:
+    """The operations of encoders: what they give depends on where a token stands in its row."""
+    x, lengths = normal(40, 70, 18), (33, 7)
+    tops = np.repeat(np.cumsum(lengths) - lengths, lengths)  # the first token of each token's row
+    f64 = x.astype(np.float64)
+    means = np.stack([f64[top : at + 1].mean(axis=0) for at, top in enumerate(tops)])
+    for method, expected in (("cls", f64[tops]), ("last", f64), ("mean", means)):
+
+        def pool(b: PlanBuilder, v: list[Value], method: str = method) -> Value:
+            return b.pool(v[0], method)
+
+        yield Case(f"pool-{method}", [x], pool, expected, row("pool", expected), rows=lengths)
+
+    table = normal(67, 70, 19)
+    expected = table[np.arange(40) - tops + 3].astype(np.float64)
+    yield Case(
+        "embed_positions",
+        [np.zeros_like(x)],
+        lambda b, v: b.add(v[0], b.embed_positions("places", rows=67, width=70, offset=3)),
+        expected,
+        row("embed_positions", expected),
+        [plain("places", table)],
+        rows=lengths,
+    )
 
 
 CASES: dict[str, Case] = {
@@ -435,6 +471,7 @@ CASES: dict[str, Case] = {
         rope_cases,
         attention_cases,
         gather_cases,
+        whole_row_cases,
     )
     for case in make()
 }

@@ -63,7 +63,8 @@ class StepBatch:
     query_lens: I32  # [R] >= 1; sums to T
     starts: I32  # [R] position of the entry's first query token
     token_ids: I32  # [T] LAST_SAMPLED where the executor is to fill in
-    samples: NDArray[np.bool_]  # [R] whether the row draws a token after its last query token
+    samples: NDArray[np.bool_]  # [R] whether the row draws a token (or gives its vector) after its last query token
+    token_types: I32 = field(default_factory=lambda: _i32(0))  # [T] for plans that embed them; empty: all 0
     page_updates: I32 = field(default_factory=lambda: _i32(0, 3))  # [U, 3] (row, index in the row's page list, page)
     page_copies: I32 = field(default_factory=lambda: _i32(0, 3))  # [C, 3] (from page, to page, leading token slots)
     new_rows: tuple[tuple[int, RowParams], ...] = ()
@@ -80,6 +81,8 @@ class StepOutput:
 
     Logprobs are log-softmax of the logits after penalties, bias, mask and temperature (greedy: temperature 1), before
     top-k/top-p/min-p; scored (prompt) tokens use the plain logits. Unused places of top lists hold id -1.
+
+    Of a plan whose output is `embedding`, entries that sample give their vectors instead, and `token_ids` are NO_TOKEN.
     """
 
     token_ids: I32  # [S] NO_TOKEN where nothing could be drawn
@@ -90,6 +93,20 @@ class StepOutput:
     score_logprobs: F32 = field(default_factory=lambda: np.zeros(0, np.float32))  # [L]
     score_top_ids: I32 = field(default_factory=lambda: _i32(0, 0))  # [L, score_top]
     score_top_logprobs: F32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))  # [L, score_top]
+    embeddings: F32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))  # [S, embedding_size]
+
+
+def embedding_output(vectors: F32) -> StepOutput:
+    """The output of a step that drew nothing and gave these vectors, [S, embedding_size]."""
+    count = len(vectors)
+    return StepOutput(
+        token_ids=np.full(count, NO_TOKEN, np.int32),
+        logprobs=np.full(count, np.nan, np.float32),
+        top_ids=_i32(count, 0),
+        top_logprobs=np.zeros((count, 0), np.float32),
+        id_logprobs=(None,) * count,
+        embeddings=vectors,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +126,12 @@ class Executor(Protocol):
 
     name: str
     layout: Layout
-    vocab_size: int
+    vocab_size: int  # token ids are below this
+    embedding_size: int  # floats of the vector that a row gives; 0: rows draw tokens
+    whole_rows: bool  # every row must come whole, from position 0, in one step: some token depends on later ones
 
     def submit(self, batch: StepBatch) -> Future[StepOutput]:
-        """Queue a step. The future fails with `ExecutorError` if the step could not be computed; later steps still run."""
+        """Queue a step. The future fails with `ExecutorError` if the step could not be computed; later ones run."""
         ...
 
     def close(self) -> None:

@@ -86,6 +86,8 @@ class NativeExecutor:
         info = self._executor.info()
         self.layout = layout
         self.vocab_size = int(info["vocab_size"])
+        self.embedding_size = plan.embedding_size
+        self.whole_rows = plan.whole_rows
         self.tier = str(info["tier"])
         self.threads = int(info["threads"])
         self.weight_bytes = int(info["weight_bytes"])

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramet.errors import ExecutorError
-from ramet.executor.base import I32, LAST_SAMPLED, NO_TOKEN, Layout, StepBatch, StepOutput
+from ramet.executor.base import I32, LAST_SAMPLED, NO_TOKEN, Layout, StepBatch, StepOutput, embedding_output
 from ramet.executor.reference_ops import MEANINGS, Array, Context
 from ramet.executor.sampling import RowSampler, score, step_output
 from ramet.plan.memory import last_uses
 from ramet.plan.plan import KvStream, Plan
+from ramet.plan.verify import num_inputs
 from ramet.weights.formats import dequantize
 from ramet.weights.tensor import Weight
 
@@ -31,7 +32,16 @@ class ReferenceExecutor:
 
     def __init__(self, plan: Plan, weights: Mapping[str, Weight], layout: Layout) -> None:
         self.layout = layout
-        self.vocab_size = plan.values[plan.outputs["logits"]].width
+        self.vocab_size = plan.vocab_size
+        self.embedding_size = plan.embedding_size
+        self.whole_rows = plan.whole_rows
+        if plan.max_positions is not None and layout.max_row_tokens > plan.max_positions:
+            raise ExecutorError(f"max_row_tokens must be at most {plan.max_positions}, what the positions' table holds")
+        (self._output,) = plan.outputs.values()
+        self._num_token_types = min(
+            (plan.weights[op.weights[0]].shape[0] for op in plan.ops if op.kind == "embed" and op.inputs == (2,)),
+            default=np.iinfo(np.int32).max,
+        )
         self._plan = plan
         self._last_uses = last_uses(plan)
         self._weights: list[Array] = []
@@ -76,6 +86,9 @@ class ReferenceExecutor:
         last_tokens = np.cumsum(batch.query_lens) - 1
         wanted = np.union1d(batch.score_tokens, last_tokens[batch.samples]).astype(np.int32)
         logits = self._logits(batch, wanted)
+        if self.embedding_size:
+            vectors = np.reshape([logits[token] for token in wanted.tolist()], (len(wanted), self.embedding_size))
+            return embedding_output(vectors.astype(np.float32))
         masks = dict(zip(batch.mask_entries.tolist(), batch.masks, strict=True))
         scored = [
             score(logits[token], target, batch.score_top)
@@ -94,21 +107,25 @@ class ReferenceExecutor:
         tokens, positions, rows = self._flatten(batch)
         for cache in self._caches:
             cache.locate(self._pages, rows, positions)
-        return dict(zip(wanted.tolist(), self._run(tokens, positions, wanted), strict=True))
+        lasts = np.repeat(batch.starts + batch.query_lens - 1, batch.query_lens).astype(np.int32)
+        types = batch.token_types if len(batch.token_types) else np.zeros_like(tokens)
+        context = Context(positions, lasts, wanted, self._plan.tables, self._caches)
+        return dict(zip(wanted.tolist(), self._run(context, (tokens, positions, types)), strict=True))
 
-    def _run(self, tokens: I32, positions: I32, wanted: I32) -> Array:
-        """Logits of the wanted tokens, [L, vocab_size]."""
-        context = Context(positions, wanted, self._plan.tables, self._caches)
-        values: dict[int, NDArray[np.generic]] = {0: tokens[:, None], 1: positions[:, None]}
+    def _run(self, context: Context, inputs: tuple[I32, I32, I32]) -> Array:
+        """Logits (or vectors) of the wanted tokens, [L, vocab_size]."""
+        values: dict[int, NDArray[np.generic]] = {
+            i: column[:, None] for i, column in enumerate(inputs[: num_inputs(self._plan.values)])
+        }
         with np.errstate(over="ignore", invalid="ignore"):  # numbers out of range end as NaN logits, seen by sampling
             for i, op in enumerate(self._plan.ops):
-                inputs = [values[v] for v in op.inputs]
+                operands = [values[v] for v in op.inputs]
                 weights = [self._weights[w] for w in op.weights]
-                results = MEANINGS[op.kind](context, inputs, weights, op.attrs)  # type: ignore[arg-type]  # ids are i32
+                results = MEANINGS[op.kind](context, operands, weights, op.attrs)  # type: ignore[arg-type]  # ids are i32
                 values.update(zip(op.outputs, results, strict=True))
                 for value in self._last_uses[i]:
                     del values[value]
-        logits: Array = values[self._plan.outputs["logits"]].astype(np.float32, copy=False)
+        logits: Array = values[self._output].astype(np.float32, copy=False)
         return logits
 
     def _update_rows(self, batch: StepBatch) -> None:
@@ -160,6 +177,12 @@ class ReferenceExecutor:
         _within("page_updates pages", updates[:, 2], layout.num_pages)
         _within("page_copies", copies[:, :2], layout.num_pages)
         _within("page_copies slots", copies[:, 2], layout.page_size + 1)
+        _must(len(batch.token_types) in (0, tokens), "token_types are one per token, or none")
+        _within("token_types", batch.token_types, self._num_token_types)
+        if self.whole_rows:
+            _within("starts (this plan takes whole rows)", batch.starts, 1)
+        if self.embedding_size:
+            _must(not len(batch.score_tokens) and not len(batch.mask_entries), "an embedding is not scored or masked")
         _within("score_tokens", batch.score_tokens, tokens)
         _within("score_targets", batch.score_targets, self.vocab_size)
         _within("mask_entries", batch.mask_entries, len(batch.rows))

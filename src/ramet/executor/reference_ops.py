@@ -41,6 +41,7 @@ class Context:
     """What operations see of the step beside their operands."""
 
     positions: I32  # [T]
+    last_positions: I32  # [T] the last position of the token's row
     wanted: I32  # [L] flat indices of the tokens whose logits are wanted, ascending
     tables: Mapping[str, tuple[float, ...]]
     caches: Sequence[KvCache]  # by stream id
@@ -160,8 +161,9 @@ def _attention(c: Context, inputs: list[Array], weights: list[Array], attrs: Att
     scale, cap = _number(attrs, "scale"), _number(attrs, "soft_cap")
     cache.write(inputs[1], inputs[2])
     out = np.empty((len(inputs[0]), heads, cache.spec.v_dim), np.float32)
-    for token, position in enumerate(c.positions.tolist()):
-        keys, values = cache.read(token, max(0, position - window + 1) if window else 0, position)
+    lasts = c.positions if attrs["causal"] else c.last_positions
+    for token, (position, last) in enumerate(zip(c.positions.tolist(), lasts.tolist(), strict=True)):
+        keys, values = cache.read(token, max(0, position - window + 1) if window else 0, last)
         q = _f64(inputs[0][token]).reshape(kv_heads, heads // kv_heads, cache.spec.head_dim)
         scores = scale * np.einsum("kgd,nkd->kgn", q, _f64(keys)).reshape(heads, len(keys))
         if cap:
@@ -182,6 +184,26 @@ def _gather_rows(c: Context, inputs: list[Array], weights: list[Array], attrs: A
     return [inputs[0][c.wanted]]
 
 
+def _embed_positions(c: Context, inputs: list[Array], weights: list[Array], attrs: Attrs) -> list[Array]:
+    return [weights[0][inputs[0][:, 0].astype(np.int64) + _int(attrs, "offset")]]
+
+
+def _pool(c: Context, inputs: list[Array], weights: list[Array], attrs: Attrs) -> list[Array]:
+    if attrs["method"] == "last":
+        return [inputs[0][c.wanted]]
+    firsts = c.wanted - c.positions[c.wanted]  # rows are whole
+    if attrs["method"] == "cls":
+        return [inputs[0][firsts]]
+    means = [_f64(inputs[0][first : last + 1]).mean(axis=0) for first, last in zip(firsts, c.wanted, strict=True)]
+    return [np.stack(means).astype(np.float32)]
+
+
+def _l2_norm(_: Context, inputs: list[Array], weights: list[Array], attrs: Attrs) -> list[Array]:
+    x = _f64(inputs[0])
+    norms = np.sqrt(np.sum(x * x, axis=1, keepdims=True))
+    return [(x / np.maximum(norms, _number(attrs, "eps"))).astype(np.float32)]
+
+
 Meaning = Callable[[Context, list[Array], list[Array], Attrs], list[Array]]
 
 MEANINGS: Mapping[str, Meaning] = {
@@ -200,4 +222,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "concat": _concat,
     "attention": _attention,
     "gather_rows": _gather_rows,
+    "embed_positions": _embed_positions,
+    "pool": _pool,
+    "l2_norm": _l2_norm,
 }

@@ -39,7 +39,8 @@ class Value:
 
 
 class PlanBuilder:
-    """Builds one plan. `tokens` and `positions` are its int32 inputs, one per query token of a step.
+    """Builds one plan. `tokens` and `positions` are its int32 inputs, one per query token of a step; so is
+    `token_types` where a model asks for it, before anything else.
 
     Weights are named as in the checkpoint, below the current scope; a weight named twice is one weight (tied
     embeddings). Every call raises `PlanError` at once if the operands do not fit.
@@ -57,6 +58,15 @@ class PlanBuilder:
         self._taken: set[str] = set()
         self.tokens = self._input("tokens")
         self.positions = self._input("positions")
+
+    @property
+    def token_types(self) -> Value:
+        """The input of that name: 0, or 1 in the second text of a pair."""
+        if len(self._values) == 2:
+            self._input("token_types")
+        if self._values[2].name != "token_types":
+            raise PlanError("token_types must be asked for before the first operation")
+        return Value(self._values[2])
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -99,6 +109,12 @@ class PlanBuilder:
     def embed(self, ids: Value, weight: str, *, rows: int, width: int) -> Value:
         """Rows of the table `weight` [rows, width]."""
         return self._one("embed", weight, [ids], [self._weight(weight, (rows, width))])
+
+    def embed_positions(self, weight: str, *, rows: int, width: int, offset: int = 0) -> Value:
+        """Row `position + offset` of the table `weight` [rows, width], for each token."""
+        return self._one(
+            "embed_positions", weight, [self.positions], [self._weight(weight, (rows, width))], offset=offset
+        )
 
     def linear(self, x: Value, weight: str, *, out: int, bias: bool = False) -> Value:
         """x · wᵀ with `weight` [out, x.width], plus `weight`.bias [out]."""
@@ -182,8 +198,9 @@ class PlanBuilder:
         window: int = 0,
         soft_cap: float = 0.0,
         sinks: str | None = None,
+        causal: bool = True,
     ) -> Value:
-        """Causal attention over a new state stream named as the current scope. `sinks`: a weight [heads]."""
+        """Attention over a new state stream named as the current scope. `sinks`: a weight [heads]."""
         stream = KvStream(
             len(self._streams),
             ".".join(self._scopes) or "kv",
@@ -203,12 +220,20 @@ class PlanBuilder:
             heads=heads,
             scale=float(scale),
             soft_cap=float(soft_cap),
-            causal=True,
+            causal=causal,
         )
 
     def gather_rows(self, x: Value) -> Value:
         """The rows whose logits are wanted."""
         return self._one("gather_rows", "gather_rows", [x])
+
+    def pool(self, x: Value, method: str) -> Value:
+        """One row for each prompt whose vector is wanted: its first token's ("cls"), last token's, or the mean."""
+        return self._one("pool", "pool", [x], method=method)
+
+    def l2_norm(self, x: Value, *, eps: float = 1e-12) -> Value:
+        """x / max(‖x‖, eps)."""
+        return self._one("l2_norm", "l2_norm", [x], eps=float(eps))
 
     def _input(self, name: str) -> Value:
         self._taken.add(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ramet.plan.plan import Plan
+from ramet.plan.verify import num_inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def activation_peak(plan: Plan) -> ActivationPeak:
     alive = {"tokens": 0, "logits": 0}
     peak = dict(alive)
     ends = last_uses(plan)
-    for spec in plan.values[:2]:
+    for spec in plan.values[: num_inputs(plan.values)]:
         alive[spec.rows] += spec.width
     for i, op in enumerate(plan.ops):
         for value in op.outputs:

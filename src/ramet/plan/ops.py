@@ -2,7 +2,7 @@
 shapes and the benchmark entries grow.
 
 `executor/reference.py` is the executable meaning of each row. Every operation acts on each row of its inputs on its
-own, except `attention` (which reads state) and `gather_rows`.
+own, except `attention` (which reads state), `gather_rows` and `pool`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ MAX_INT = (1 << 31) - 1
 MAX_FLOAT = 3.4e38
 
 ROPE_STYLES = ("half", "interleaved")
+POOL_METHODS = ("cls", "last", "mean")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +166,13 @@ def _attention(s: Shapes) -> Result:
     wanted = (heads * stream.head_dim, stream.kv_heads * stream.head_dim, stream.kv_heads * stream.v_dim)
     s.require(s.widths == wanted, f"q, k, v must be {wanted} wide for stream {index}")
     s.require(not s.weights or s.weights[0] == (heads,), "sinks must have one float per head")
-    s.require(s.attrs["causal"] is True, "causal must be true: no executor attends to later tokens yet")
+    s.require(s.attrs["causal"] is True or not stream.window, "attention in both directions has no window")
     return (("tokens", heads * stream.v_dim),)
+
+
+def _embed_positions(s: Shapes) -> Result:
+    s.require(s.integer("offset") < s.weights[0][0], "the offset must be a row of the table")
+    return ((s.rows, s.weights[0][1]),)
 
 
 def _gather_rows(s: Shapes) -> Result:
@@ -274,10 +280,32 @@ OPS: Mapping[str, OpSpec] = {
             "heads": Attr("int", "query heads; head h uses kv head h // (heads / kv_heads)", minimum=1),
             "scale": Attr("float", "multiplies q · K", minimum=0.0),
             "soft_cap": Attr("float", "cap · tanh(· / cap) on scale · q · K; 0: none", minimum=0.0),
-            "causal": Attr("bool", "a token sees only positions up to its own"),
+            "causal": Attr("bool", "a token sees only positions up to its own; false: all of its row"),
         },
     ),
     "gather_rows": OpSpec("the rows whose logits are wanted", _X, _gather_rows, Tolerance("exact")),
+    "embed_positions": OpSpec(
+        "row `position + offset` of the table, for each token",
+        (Operand("positions", "i32"),),
+        _embed_positions,
+        Tolerance("row", 2.0**-22),
+        weights=(WeightOperand("table", 2),),
+        attrs={"offset": Attr("int", "the table's row of position 0", minimum=0)},
+    ),
+    "pool": OpSpec(
+        "for each wanted token one row: that of its prompt's first token, its own, or the mean of both and all between",
+        _X,
+        _gather_rows,
+        Tolerance("row", 2.0**-22),
+        attrs={"method": Attr("text", "which", choices=POOL_METHODS)},
+    ),
+    "l2_norm": OpSpec(
+        "x / max(‖x‖, eps)",
+        _X,
+        _same,
+        Tolerance("row", 2.0**-22),
+        attrs={"eps": Attr("float", "the least norm to divide by", minimum=0.0)},
+    ),
 }
 
 

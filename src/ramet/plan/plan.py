@@ -1,8 +1,8 @@
 """A plan: the flat list of coarse operations that a model is, over named values. Built once, run by every executor.
 
 All activations are float32 matrices `[rows, width]`; `rows` is `tokens` (one per query token of the step) or `logits`
-(one per token whose logits are wanted, after `gather_rows`). The plan inputs `tokens` and `positions` are int32
-`[tokens]`.
+(one per token whose logits are wanted, after `gather_rows` or `pool`). The plan inputs `tokens`, `positions` and, where
+a model embeds them, `token_types` are int32 `[tokens]`.
 """
 
 from __future__ import annotations
@@ -74,4 +74,34 @@ class Plan:
     streams: tuple[KvStream, ...]
     tables: Mapping[str, tuple[float, ...]]
     ops: tuple[Op, ...]
-    outputs: Mapping[str, int]  # "logits" -> value id
+    outputs: Mapping[str, int]  # "logits" or "embedding" -> value id
+
+    @property
+    def embedding_size(self) -> int:
+        """Floats of the vector that a row gives; 0 where rows draw tokens from logits."""
+        return self.values[self.outputs["embedding"]].width if "embedding" in self.outputs else 0
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this: rows of the head, or of the tokens' table where there is no head."""
+        if "logits" in self.outputs:
+            return self.values[self.outputs["logits"]].width
+        return next(self.weights[op.weights[0]].shape[0] for op in self.ops if op.kind == "embed" and op.inputs == (0,))
+
+    @property
+    def whole_rows(self) -> bool:
+        """Whether rows must come whole, from position 0, in one step, because some token depends on later ones."""
+        return any(
+            (op.kind == "attention" and not op.attrs["causal"]) or (op.kind == "pool" and op.attrs["method"] != "last")
+            for op in self.ops
+        )
+
+    @property
+    def max_positions(self) -> int | None:
+        """The longest row that the plan's tables of positions hold; None where there is no such table."""
+        sizes = [
+            self.weights[op.weights[0]].shape[0] - int(op.attrs["offset"])  # type: ignore[arg-type]  # an int attribute
+            for op in self.ops
+            if op.kind == "embed_positions"
+        ]
+        return min(sizes, default=None)

@@ -13,8 +13,14 @@ from ramet.plan.plan import AttrValue, KvStream, Op, Plan, ValueSpec, WeightSpec
 MAX_DIM = 1 << 28
 
 
-#: Id of the plan's input `positions`.
+#: Names of the plan's int32 inputs, by value id. A plan may do without the last.
+INPUTS = ("tokens", "positions", "token_types")
 POSITIONS = 1
+
+
+def num_inputs(values: Sequence[ValueSpec]) -> int:
+    """How many of `INPUTS` the plan has."""
+    return 3 if values[2:3] == (ValueSpec(2, "token_types", "tokens", 1, "i32"),) else 2
 
 
 def verify(plan: Plan) -> Plan:
@@ -29,7 +35,7 @@ def verify(plan: Plan) -> Plan:
     for name, table in plan.tables.items():
         if not table or not all(math.isfinite(x) for x in table):
             raise PlanError(f"table {name!r} must have finite numbers, at least one")
-    defined = {0, 1}
+    defined = set(range(num_inputs(plan.values)))
     for op in plan.ops:
         _check_op(plan, op, defined)
     for value in plan.values:
@@ -79,6 +85,8 @@ def _check_operands(spec: OpSpec, inputs: Sequence[ValueSpec], weights: Sequence
             raise PlanError(f"{operand.name} must be {operand.dtype}")
         if operand.name == "positions" and value.id != POSITIONS:
             raise PlanError("positions must be the plan's input of that name")
+        if operand.name == "ids" and value.id == POSITIONS:
+            raise PlanError("ids must be the plan's input tokens or token_types")
     if len({value.rows for value in inputs}) != 1:
         raise PlanError("inputs must have the same rows")
     needed = sum(not weight.optional for weight in spec.weights)
@@ -130,7 +138,7 @@ def _check_op(plan: Plan, op: Op, defined: set[int]) -> None:
 
 
 def _check_values(values: tuple[ValueSpec, ...]) -> None:
-    for i, name in enumerate(("tokens", "positions")):
+    for i, name in enumerate(INPUTS[:2]):
         if values[i : i + 1] != (ValueSpec(i, name, "tokens", 1, "i32"),):
             raise PlanError(f"value {i} must be the i32 input {name!r}")
     _check_named("value", values)
@@ -172,8 +180,14 @@ def _check_outputs(plan: Plan) -> None:
     for name, value in plan.outputs.items():
         if not 0 <= value < len(plan.values):
             raise PlanError(f"output {name!r}: there is no value {value}")
-        if name == "logits" and plan.values[value].rows != "logits":
-            raise PlanError("output 'logits' must have a row per token whose logits are wanted (use gather_rows)")
+        if name in ("logits", "embedding") and plan.values[value].rows != "logits":
+            raise PlanError(
+                f"output {name!r} must have a row per token whose logits are wanted (use gather_rows or pool)"
+            )
+    if {"logits", "embedding"} <= set(plan.outputs):
+        raise PlanError("a plan gives logits or an embedding, not both")
+    if "embedding" in plan.outputs and not any(op.kind == "embed" and op.inputs == (0,) for op in plan.ops):
+        raise PlanError("a plan that gives an embedding must embed its tokens")
 
 
 def _check_use(plan: Plan) -> None:

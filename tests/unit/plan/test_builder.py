@@ -7,7 +7,9 @@ import pytest
 
 from ramet.errors import PlanError
 from ramet.plan.builder import PlanBuilder, Value
+from ramet.plan.ops import OPS
 from ramet.plan.plan import Plan
+from ramet.plan.serialize import from_json, to_json
 
 
 def small_plan() -> Plan:
@@ -125,7 +127,47 @@ def test_a_stream_outside_all_scopes_has_a_name() -> None:
     assert b.build().streams[0].name == "kv"
 
 
-def test_small_plan_uses_every_operation() -> None:
-    from ramet.plan.ops import OPS
+def small_encoder() -> Plan:
+    """The operations that only models for embeddings have."""
+    b = PlanBuilder("embed")
+    types = b.token_types
+    x = b.add(b.embed(b.tokens, "words", rows=32, width=8), b.embed(types, "types", rows=2, width=8))
+    x = b.add(x, b.embed_positions("places", rows=18, width=8, offset=2))
+    x = b.attention(x, x, x, heads=2, kv_heads=2, scale=0.5, causal=False)
+    b.output("embedding", b.l2_norm(b.pool(x, "mean")))
+    return b.build()
 
-    assert {op.kind for op in small_plan().ops} == set(OPS)
+
+def test_small_plans_use_every_operation() -> None:
+    assert {op.kind for plan in (small_plan(), small_encoder()) for op in plan.ops} == set(OPS)
+
+
+def test_what_a_plan_says_of_itself() -> None:
+    text, embed = small_plan(), small_encoder()
+    assert (text.vocab_size, text.embedding_size, text.whole_rows, text.max_positions) == (32, 0, False, None)
+    assert (embed.vocab_size, embed.embedding_size, embed.whole_rows, embed.max_positions) == (32, 8, True, 16)
+    assert from_json(to_json(embed)) == embed
+
+
+def test_token_types_come_before_all_operations() -> None:
+    b = PlanBuilder()
+    b.embed(b.tokens, "words", rows=4, width=2)
+    with pytest.raises(PlanError, match="before the first operation"):
+        _ = b.token_types
+
+
+def test_an_embedding_needs_tokens_and_no_logits() -> None:
+    b = PlanBuilder()
+    b.output("embedding", b.pool(b.embed_positions("places", rows=4, width=2), "last"))
+    with pytest.raises(PlanError, match="must embed its tokens"):
+        b.build()
+    b = PlanBuilder()
+    x = b.pool(b.embed(b.tokens, "words", rows=4, width=2), "last")
+    b.output("embedding", x)
+    b.output("logits", x)
+    with pytest.raises(PlanError, match="not both"):
+        b.build()
+    b = PlanBuilder()
+    b.output("embedding", b.embed(b.tokens, "words", rows=4, width=2))
+    with pytest.raises(PlanError, match="use gather_rows or pool"):
+        b.build()

@@ -18,7 +18,7 @@ X = ValueSpec(2, "x", "tokens", 8)
 LOGITS = ValueSpec(3, "l", "logits", 8)
 IDS = ValueSpec(0, "tokens", "tokens", 1, "i32")
 POSITIONS = ValueSpec(1, "positions", "tokens", 1, "i32")
-STREAMS = (KvStream(0, "s", 2, 4, 4),)
+STREAMS = (KvStream(0, "s", 2, 4, 4), KvStream(1, "local", 2, 4, 4, 3))
 TABLES = {"rope": (1.0, 0.5)}
 ROPE: dict[str, Any] = {
     "heads": 2,
@@ -81,13 +81,18 @@ BROKEN: list[tuple[str, list[ValueSpec], list[WeightSpec], dict[str, Any], str]]
     ("split", [X], [], {"sizes": (8, 0)}, "sizes must be whole numbers of at least 1"),
     ("split", [X], [], {"sizes": [4, 4]}, "sizes must be whole numbers"),
     ("attention", [LOGITS] * 3, [], ATTENTION, "inputs must have a row per token"),
-    ("attention", [X] * 3, [], {**ATTENTION, "stream": 1}, "there is no stream 1"),
+    ("attention", [X] * 3, [], {**ATTENTION, "stream": 2}, "there is no stream 2"),
     ("attention", [X] * 3, [], {**ATTENTION, "heads": 3}, "heads must be a multiple of the stream's kv_heads"),
     ("attention", [X, of(4), X], [], ATTENTION, r"q, k, v must be \(8, 8, 8\) wide"),
     ("attention", [X] * 3, [w(3)], ATTENTION, "sinks must have one float per head"),
-    ("attention", [X] * 3, [], {**ATTENTION, "causal": False}, "causal must be true"),
+    ("attention", [X] * 3, [], {**ATTENTION, "stream": 1, "causal": False}, "both directions has no window"),
     ("attention", [X] * 3, [], {**ATTENTION, "causal": 1}, "causal must be true or false"),
     ("gather_rows", [LOGITS], [], {}, "x must have a row per token"),
+    ("pool", [LOGITS], [], {"method": "mean"}, "x must have a row per token"),
+    ("pool", [X], [], {"method": "max"}, "method must be one of cls, last, mean"),
+    ("embed", [POSITIONS], [w(4, 8)], {}, "ids must be the plan's input tokens or token_types"),
+    ("embed_positions", [IDS], [w(4, 8)], {"offset": 0}, "positions must be the plan's input"),
+    ("embed_positions", [POSITIONS], [w(4, 8)], {"offset": 4}, "offset must be a row of the table"),
 ]
 
 
