@@ -28,13 +28,14 @@ def parse(*argv: str) -> dict[str, Any]:
     return given_flags(parser.parse_args(argv))
 
 
-def test_nothing_is_left_open_where_a_decision_was_due() -> None:
+def test_what_depends_on_machine_and_model_is_decided() -> None:
     values = flatten(resolved().config)
-    open_by_design = {name for name, opt in options().items() if opt.default is None and values[name] is None}
-    assert open_by_design == {
-        "tokenizer_path", "revision", "download_dir", "quantization", "chat_template", "random_seed", "api_key",
-        "admin_api_key", "reasoning_parser", "tool_call_parser", "max_queued_requests", "scripted_tokens",
+    decided = {name for name, origin in resolved().origins.items() if origin.startswith("derived: ")}
+    assert decided == {
+        "model_path", "served_model_name", "context_length", "kv_cache_dtype", "page_size", "threads",
+        "max_running_requests", "chunked_prefill_size", "engine_process", "mem_fraction_static", "max_total_tokens",
     }  # fmt: skip
+    assert all(values[name] is not None for name in decided)
 
 
 def test_later_layers_win_and_origins_are_kept() -> None:
