@@ -11,6 +11,7 @@ from ramet.config import Config, Resolved, options, resolve
 from ramet.config.machine import probe
 from ramet.engine_load import OpenModel, build_core, open_model
 from ramet.server.card import ModelCard
+from ramet.text.chat import choose_formats
 from ramet.text.frontend import Frontend
 from ramet.text.limits import Limits
 from ramet.types import SamplingParams
@@ -66,6 +67,7 @@ def launch(config: Config, origins: Mapping[str, str]) -> Running:
         channel, close = _start_engine(settings)
         try:
             tokenizer, template = text.result()
+            formats = choose_formats(template, settings.api.reasoning_parser, settings.api.tool_call_parser)
             model.checkpoint.release()
         except BaseException:
             close()
@@ -81,6 +83,7 @@ def launch(config: Config, origins: Mapping[str, str]) -> Running:
         tokenizer,
         limits,
         template=template,
+        formats=formats,
         stream_interval=settings.api.stream_interval,
         random_seed=settings.model.random_seed,
     )

@@ -18,6 +18,7 @@ from ramet.executor.scripted import Script, ScriptedExecutor
 from ramet.launch import card_of
 from ramet.server.app import create_app
 from ramet.server.context import Context
+from ramet.text.chat import choose_formats
 from ramet.text.chat_template import load_chat_template
 from ramet.text.frontend import Frontend
 from ramet.text.limits import Limits
@@ -93,7 +94,7 @@ async def running(model: Path, script: Script | None = None, **options: Any) -> 
     app = create_app(context)
     context.open(frontend, card_of(config, opened))
     frontend.start()
-    await frontend.call("set_vocabulary", token_bytes=frontend.tokenizer.token_bytes)
+    await frontend.send_vocabulary()
     try:
         yield Server(Client(app), frontend, context, executor, core)
     finally:
@@ -111,10 +112,12 @@ def make_frontend(channel: Any, config: Config, opened: OpenModel) -> Frontend:
         eos_token_ids=tokenizer.eos_token_ids,
         allow_auto_truncate=config.api.allow_auto_truncate,
     )
+    template = load_chat_template(tokenizer)
     return Frontend(
         channel,
         tokenizer,
         limits,
-        template=load_chat_template(tokenizer),
+        template=template,
+        formats=choose_formats(template, config.api.reasoning_parser, config.api.tool_call_parser),
         stream_interval=config.api.stream_interval,
     )

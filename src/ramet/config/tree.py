@@ -18,6 +18,7 @@ LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 SCHEDULE_POLICIES = ("fcfs", "lpm")
 EVICTION_POLICIES = ("lru",)
 EXECUTORS = ("native", "reference", "scripted")
+GRAMMAR_BACKENDS = ("llguidance", "none")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -114,8 +115,12 @@ class ApiSection:
     )
     allow_auto_truncate: bool = option(False, "Cut prompts that are too long (at the front) instead of refusing them.")
     strict: bool = option(False, "Refuse unknown request fields instead of warning about them in a header.")
-    reasoning_parser: str | None = option(None, "Format of the model's thinking; auto chooses by the chat template.")
-    tool_call_parser: str | None = option(None, "Format of the model's tool calls; auto chooses by the chat template.")
+    reasoning_parser: str | None = option(
+        None, "Format of the model's thinking, told apart from its answer; auto chooses by the chat template."
+    )
+    tool_call_parser: str | None = option(
+        "auto", "Format of the model's tool calls; auto chooses by the chat template, none leaves them in the text."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ class ChatTemplate:
         self._environment = TemplateEnvironment()
         self._plain = self._compile(source)
         self._with_tools = self._plain if tool_source is None else self._compile(tool_source)
-        sources = source + (tool_source or "")
+        self.sources = sources = source + (tool_source or "")  # all there is to learn from
         self.knows_tools = "tools" in sources  # a template that does not would drop a request's tools without a word
         self._knows_developer = "developer" in sources
         self._wants_parts = _walks_over_parts(self._environment.parse(source), source)

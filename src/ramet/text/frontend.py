@@ -23,6 +23,7 @@ import msgspec
 import ramet.errors
 from ramet.channel import Abort, Call, Dead, Deltas, Reply, Stop, Submit, TextSide, ToText
 from ramet.errors import DuplicateRequestError, EngineDeadError, RametError, RequestError
+from ramet.text.chat import ChatSpec, OutputFormats, PreparedChat, prepare
 from ramet.text.detokenizer import Detokenizer
 from ramet.text.generation import WHOLE, Choice, GenerateRequest, Generation
 from ramet.text.limits import Limits, fit, refuse_unsupported
@@ -78,12 +79,14 @@ class Frontend:
         limits: Limits,
         *,
         template: ChatTemplate | None = None,
+        formats: OutputFormats | None = None,
         stream_interval: int = 1,
         random_seed: int | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.limits = limits
         self.template = template
+        self.formats = formats or OutputFormats()
         self.stats = Stats()
         self.stream_interval = stream_interval
         self.last_message_s = time.monotonic()  # of anything from the engine: its heartbeat
@@ -250,23 +253,20 @@ class Frontend:
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Token ids of a chat. `size` is about the number of characters: long chats are rendered on a thread."""
-        template = self.template
-        if template is None:
-            raise RequestError(
-                "The model has no chat template; start the server with --chat-template or use completions.",
-                field="messages",
-            )
+        spec = ChatSpec(
+            messages=messages,
+            size=size,
+            continue_final_message=continue_final_message,
+            add_generation_prompt=add_generation_prompt,
+            template_kwargs=template_kwargs or {},
+        )
+        return (await self.prepare_chat(spec)).token_ids
 
-        def render() -> list[int]:
-            pieces = template.render_pieces(
-                messages,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                **(template_kwargs or {}),
-            )
-            return self.tokenizer.encode_chat(pieces)
-
-        return render() if size <= THREAD_TOKENIZE_CHARS else await asyncio.to_thread(render)
+    async def prepare_chat(self, spec: ChatSpec) -> PreparedChat:
+        """The chat's prompt, and what its output has to be and who will read it."""
+        if spec.size <= THREAD_TOKENIZE_CHARS:
+            return prepare(spec, self.template, self.tokenizer, self.formats)
+        return await asyncio.to_thread(prepare, spec, self.template, self.tokenizer, self.formats)
 
     def text_of(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of any ids of the model, also of those that its tokenizer does not have."""
@@ -298,7 +298,8 @@ class Frontend:
             self.tokenizer, skip_special_tokens=sampling.skip_special_tokens, prompt_tail_ids=prompt[-4:]
         )
         interval = self.stream_interval if stream else WHOLE
-        return Choice(index, engine_request, decoder, self.tokenizer.token_bytes, interval)
+        parser = request.make_parser() if request.make_parser is not None else None
+        return Choice(index, engine_request, decoder, self.tokenizer.token_bytes, interval, parser)
 
     def _seed(self, given: int | None, sample: int) -> int:
         """A request's seed; samples of one prompt differ in a way that depends on the seed only."""

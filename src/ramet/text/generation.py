@@ -1,8 +1,10 @@
 """What one client call generates: a `Choice` per prompt and sample, read together as one stream of chunks.
 
 A chunk is "what is new since the last one", not "one token": when the reader is slow, deltas wait in their choice and
-leave as one chunk, so nothing is dropped and nothing is queued twice. Reasoning and tool parsers stand between this
-module and the renderers: they take chunks' text and give pieces of content.
+leave as one chunk, so nothing is dropped and nothing is queued twice.
+
+A choice may have an `OutputParser`. Its chunks then say what the text means, as `events`: content, reasoning, calls;
+without one all text is content. Both views are cut from the same text, so a renderer takes the one it shows.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from dataclasses import dataclass, field
 
 from ramet.errors import ExecutorError, NotFoundError, OverloadedError, RametError, RequestError
 from ramet.text.detokenizer import Detokenizer
+from ramet.text.events import Content, Event, Message, merged
+from ramet.text.output import OutputParser
 from ramet.types import EngineRequest, FinishReason, SamplingParams, TokenDelta, TokenLogprob, Usage
 
 #: As a stream interval: one chunk per choice, when it has finished.
@@ -37,14 +41,16 @@ class GenerateRequest:
     top_logprobs_num: int = 0
     logprob_start_len: int = -1
     token_ids_logprob: tuple[int, ...] = ()
+    make_parser: Callable[[], OutputParser] | None = None  # one parser for each sample
 
 
 @dataclass(slots=True)
 class Chunk:
-    """What is new of one choice."""
+    """What is new of one choice. Only the last chunk, the one with `finish`, may be without events."""
 
     choice: Choice
-    text: str
+    text: str  # as generated
+    events: list[Event]  # what the text means, in order
     token_ids: list[int]
     logprobs: list[TokenLogprob]  # one per new token when asked, else empty
     finish: FinishReason | None  # on the last chunk of the choice, and only there
@@ -59,21 +65,25 @@ class Choice:
     decoder: Detokenizer
     token_bytes: Sequence[bytes]
     interval: int  # tokens between two chunks
+    parser: OutputParser | None = None
     submitted: bool = False
     arrived_s: float = field(default_factory=time.monotonic)
     first_token_s: float | None = None
     finished_s: float | None = None
     text: str = ""
+    message: Message = field(default_factory=Message)  # all events put together
     output_ids: list[int] = field(default_factory=list)
     input_logprobs: list[TokenLogprob] = field(default_factory=list)
     output_logprobs: list[TokenLogprob] = field(default_factory=list)
     cached_tokens: int = 0
     num_retractions: int = 0
     queue_s: float | None = None
+    prefill_s: float | None = None
     finish: FinishReason | None = None
     ready: bool = False  # listed in its generation's queue
     _pending: list[TokenDelta] = field(default_factory=list)
     _pending_tokens: int = 0
+    _carried_text: str = ""
     _carried_ids: list[int] = field(default_factory=list)
     _carried_logprobs: list[TokenLogprob] = field(default_factory=list)
 
@@ -87,7 +97,8 @@ class Choice:
 
     def usage(self) -> Usage:
         """Token counts so far."""
-        return Usage(len(self.request.token_ids), len(self.output_ids), self.cached_tokens)
+        reasoning = self.parser.reasoning_tokens if self.parser else 0
+        return Usage(len(self.request.token_ids), len(self.output_ids), self.cached_tokens, reasoning)
 
     @property
     def waiting_tokens(self) -> int:
@@ -122,7 +133,7 @@ class Choice:
             self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
             self.num_retractions = max(self.num_retractions, delta.num_retractions)
             if delta.queue_s is not None:
-                self.queue_s = delta.queue_s
+                self.queue_s, self.prefill_s = delta.queue_s, delta.prefill_s
         last = deltas[-1]
         self.finish = last.finish
         cut = self._cut(last)
@@ -132,11 +143,27 @@ class Choice:
         self.text += text
         self.output_ids += new_ids
         ids += new_ids
-        if not text and last.finish is None:
-            return None  # the ids wait for the text they belong to
+        events = self._events(text, new_ids, over=last.finish is not None)
+        text = self._carried_text + text
+        if not events and last.finish is None:
+            self._carried_text = text
+            return None  # text and ids wait for the event they belong to
         self.output_logprobs += logprobs
-        self._carried_ids, self._carried_logprobs = [], []
-        return Chunk(self, text, ids, logprobs, last.finish)
+        self._carried_text, self._carried_ids, self._carried_logprobs = "", [], []
+        return Chunk(self, text, events, ids, logprobs, last.finish)
+
+    def _events(self, text: str, new_ids: list[int], *, over: bool) -> list[Event]:
+        """What new text means."""
+        events: list[Event]
+        if self.parser is None:
+            events = [Content(text)] if text else []
+        else:
+            self.parser.count(new_ids)
+            events = self.parser.push(text)
+            if over:
+                events = merged([*events, *self.parser.finish()])
+        self.message.add(events)
+        return events
 
     def _cut(self, last: TokenDelta) -> int:
         """Trailing bytes that are no text: a stop string, by the engine, or the stop token unless it is to be kept."""
@@ -230,14 +257,15 @@ class Generation:
 
     def usage(self) -> Usage:
         """Counts of the whole call: each prompt once, all samples' completions."""
-        prompt = completion = cached = 0
+        prompt = completion = cached = reasoning = 0
         for choice in self.choices:
             usage = choice.usage()
             completion += usage.completion_tokens
+            reasoning += usage.reasoning_tokens
             if choice.index % self.samples == 0:
                 prompt += usage.prompt_tokens
                 cached += usage.cached_tokens
-        return Usage(prompt, completion, cached)
+        return Usage(prompt, completion, cached, reasoning)
 
 
 def abort_error(finish: FinishReason | None) -> RametError | None:

@@ -186,7 +186,12 @@ class Scanner:
 
 
 class Parser(ABC):
-    """One generation's text in, events out. `parse` is the format."""
+    """One generation's text in, events out. `parse` is the format.
+
+    `thinking` is kept by reasoning parsers: whether the text is inside the thinking now; None once it cannot be again.
+    """
+
+    thinking: bool | None = False
 
     def __init__(self) -> None:
         self._scanner = Scanner()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ramet.errors import ConfigError
 from ramet.text.reasoning.harmony import HarmonyReasoning
@@ -63,6 +65,11 @@ def make_reasoning_parser(name: str, *, prompt_is_open: bool) -> Parser:
     return TagReasoning(form.opening, form.closing, starts_inside=inside, also_ends=form.also_ends)
 
 
+def starts_thinking(name: str, prompt: str, continued: str = "") -> bool:
+    """Whether the output begins inside the thinking; arguments as for `opens_thinking`."""
+    return FORMATS[name].starts_inside is True or opens_thinking(name, prompt, continued)
+
+
 def detect_reasoning_format(template: str) -> str | None:
     """What `--reasoning-parser auto` means for a chat template; None when it shows no thinking.
 
@@ -84,3 +91,11 @@ def opens_thinking(name: str, prompt: str, continued: str = "") -> bool:
     assistant's message that is being continued, has opened the thinking and not closed it."""
     form = FORMATS[name]
     return prompt.rstrip().endswith(form.opening) or continued.rfind(form.opening) > continued.rfind(form.closing)
+
+
+def closes_thinking(name: str, prompt: str, continued: str, template_kwargs: Mapping[str, Any]) -> bool:
+    """Whether no thinking will come: the request has switched it off, or prompt or `continued` end behind its end."""
+    form = FORMATS[name]
+    if form.switch is not None and template_kwargs.get(form.switch) is False:
+        return True
+    return prompt.rstrip().endswith(form.closing) or form.closing in continued

@@ -34,7 +34,9 @@ class HarmonyReasoning(Parser):
                 end = yield from text.until(ENDS, lambda rest: self.emit(Content(rest)))
                 self.emit(Content(end or ""))
             elif channel_of(header, begin) == "analysis":
+                self.thinking = True
                 yield from text.until(ENDS, lambda rest: self.emit(Reasoning(rest)))
+                self.thinking = False
             else:
                 yield from text.until(ENDS, lambda rest: self.emit(Content(rest)))
 

@@ -28,6 +28,7 @@ class TagReasoning(Parser):
         self._closing = closing
         self._also_ends = tuple(also_ends)
         self._inside = starts_inside
+        self.thinking = starts_inside
         self._space = ""  # whitespace that is dropped unless text of the same kind follows
         self._started = False  # some text of the present kind has been emitted
 
@@ -39,7 +40,9 @@ class TagReasoning(Parser):
             self.emit(Content(self._space))
             return
         self._space, self._started = "", False
+        self.thinking = True
         end = yield from text.until([self._closing, *self._also_ends], self._reasoning)
+        self.thinking = None
         if end is None:
             return
         if end == self._closing:
