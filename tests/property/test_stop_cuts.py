@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ramet.scheduler.stop import StopMatcher
@@ -30,6 +30,9 @@ def longest_start(text: bytes, strings: list[str]) -> int:
 
 
 @given(strings=STRINGS, text=st.text("abé", max_size=24), cuts=st.lists(st.integers(0, 40), max_size=12))
+@example(strings=["aba", "b"], text="abaa", cuts=[1])  # a string that ends inside another
+@example(strings=["ab", "b"], text="ab", cuts=[])  # two that end together
+@example(strings=["aab"], text="aaab", cuts=[1, 2, 3])  # a start that goes on one byte later
 @settings(deadline=None)
 def test_matches_as_a_search_does(strings: list[str], text: str, cuts: list[int]) -> None:
     data = text.encode()

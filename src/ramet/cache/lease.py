@@ -218,10 +218,6 @@ class Lease:
             self._cache.allocator.free(self._cache.table[self.row, keep : self.allocated])
             self.allocated = keep
 
-    def resend(self) -> None:
-        """Tell the executor all of this row's pages again: the step that carried changes may have failed."""
-        self._cache._point(self.row, 0, self._cache.table[self.row, : self.allocated].copy())
-
     def release(self) -> None:
         """Give everything back. Once."""
         if self._released:

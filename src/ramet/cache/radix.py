@@ -70,7 +70,7 @@ class PrefixTree:
     def match(self, namespace: str, tokens: I32, limit: int) -> Match:
         """The longest prefix of `tokens[:limit]` in the tree. Splits a node where whole pages end inside it."""
         node, inside = self._walk(namespace, tokens[:limit])
-        node = node or self._root(namespace)
+        node = node or self._new_root(namespace)
         if inside:
             child, pages = inside
             node = self._split(child, pages)
@@ -204,10 +204,8 @@ class PrefixTree:
 
     # -- structure --------------------------------------------------------------------------------------------------
 
-    def _root(self, namespace: str) -> Node:
-        root = self._roots.get(namespace)
-        if root is None:
-            root = self._roots[namespace] = Node(namespace, None, np.zeros(0, np.int32), np.zeros(0, np.int32))
+    def _new_root(self, namespace: str) -> Node:
+        root = self._roots[namespace] = Node(namespace, None, np.zeros(0, np.int32), np.zeros(0, np.int32))
         return root
 
     def _attach(self, node: Node) -> Node:
@@ -249,7 +247,7 @@ class PrefixTree:
             return
         if node.parent is not None:
             self._leaves.add(node)
-        elif self._roots.get(node.namespace) is node:
+        else:
             del self._roots[node.namespace]
 
     def _touch(self, node: Node) -> None:

@@ -14,10 +14,9 @@ def drawn_logprob(request: Request, output: StepOutput, index: int) -> TokenLogp
         ids = output.top_ids[index, : spec.top_logprobs_num].tolist()
         pairs = zip(ids, output.top_logprobs[index, : spec.top_logprobs_num].tolist(), strict=True)
         top = [(token, logprob) for token, logprob in pairs if token >= 0]
-    if spec.token_ids_logprob:
-        column = output.id_logprobs[index]
-        if column is not None:
-            chosen = list(zip(spec.token_ids_logprob, column.tolist(), strict=True))
+    column = output.id_logprobs[index] if spec.token_ids_logprob else None
+    if column is not None:
+        chosen = list(zip(spec.token_ids_logprob, column.tolist(), strict=True))
     return TokenLogprob(request.outputs[-1], float(output.logprobs[index]), top, chosen)
 
 

@@ -152,10 +152,9 @@ class Scheduler:
         # Prefill gets a quarter of the budget even beside many decodes, or a full house would lock newcomers out.
         budget = max(self._budget - len(decodes), self._budget // 4, 1)
         chunks: list[Chunk] = []
-        for request in self.prefilling:
-            if budget:
-                chunks.append(Chunk(request, min(budget, len(request.tokens) - request.computed), is_first=False))
-                budget -= chunks[-1].count
+        for request in self.prefilling:  # at most one: only the last chunk of a step can be cut short
+            chunks.append(Chunk(request, min(budget, len(request.tokens) - request.computed), is_first=False))
+            budget -= chunks[-1].count
         if budget and self.waiting and self.cache.free_rows:
             chunks += self._admit(budget)
         return decodes, chunks
@@ -283,9 +282,9 @@ class Scheduler:
 
     def _describe_start(self, request: Request, delta: TokenDelta, now_s: float) -> None:
         """What goes out with a request's first delta only."""
-        if request.admitted_s is not None:
-            delta.queue_s = request.admitted_s - request.arrived_s
-            delta.prefill_s = now_s - request.admitted_s
+        assert request.admitted_s is not None
+        delta.queue_s = request.admitted_s - request.arrived_s
+        delta.prefill_s = now_s - request.admitted_s
         if request.score_from is not None:
             delta.input_logprobs = request.input_logprobs
             request.score_from = None
@@ -318,15 +317,15 @@ class Scheduler:
             self._ratio.idle()
 
     def _fail(self, flight: Flight, error: ExecutorError) -> None:
-        """End the step's requests; what they wrote is not published. The others hear nothing of it."""
+        """End the step's requests; what they wrote is not published.
+
+        Whoever goes on was not in the step, so none of the step's page table changes was for them.
+        """
         reason = FinishReason(type="abort", message=f"The step failed: {error}", status_code=500)
         for request, generation in zip(flight.requests, flight.generations, strict=True):
             if request.generation == generation:
                 self._end(request, reason)
         self._forget_finished()
-        # Page table changes of others may have travelled with the failed step.
-        for request in self.decoding + self.prefilling:
-            request.lease.resend()
         self._record(flight, 0, failed=True)
 
     def _out_of_memory(self, request: Request) -> FinishReason:

@@ -198,18 +198,15 @@ def test_a_failed_step_ends_its_requests_only_and_keeps_nothing_of_them() -> Non
     assert sim.tokens("long") == solo(long)
 
 
-@pytest.mark.parametrize("depth", [0, 1])
-def test_pages_that_travelled_with_a_failed_step_are_sent_again(depth: int) -> None:
-    """The second prompt has its row, but no share of the failing step's budget."""
-    sim = Simulation(chunk=4, page_size=2, depth=depth)
-    specs = [request("a", range(4), 3), request("b", range(2, 9), 3)]
-    sim.executor.script.fail_steps = {0}
-    sim.run(*specs)
-    failed = [spec.rid for spec in specs if sim.finish(spec.rid).type == "abort"]
-    assert failed[0] == "a"
-    for spec in specs:
-        if spec.rid not in failed:
-            assert sim.tokens(spec.rid) == solo(spec)
+def test_a_request_in_the_step_after_the_failed_one_goes_on() -> None:
+    """Two steps are on their way when the first fails."""
+    sim = Simulation(chunk=8, depth=1, script=Script(fail_steps={0}))
+    first, second = request("first", range(4), 5), request("second", range(6), 5)
+    sim.submit(first)
+    sim.step()
+    sim.run(second)
+    assert sim.finish("first").status_code == 500
+    assert sim.tokens("second") == solo(second)
 
 
 @pytest.mark.parametrize("index", [0, 2])

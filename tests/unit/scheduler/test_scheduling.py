@@ -72,6 +72,16 @@ def test_first_come_first_served_even_when_the_first_is_large() -> None:
     assert sim.tokens("large") == solo(request("large", range(40, 80), 4))
 
 
+def test_admission_leaves_room_for_what_is_expected_to_grow() -> None:
+    """Ten pages: each request has one for its prompt and is expected to need three more of its four."""
+    sim = Simulation(pages=10, page_size=4)
+    sim.submit(*[request(f"r{i}", [i] * 4, 16) for i in range(4)])
+    sim.step()
+    assert [len(sim.scheduler.decoding), len(sim.scheduler.waiting)] == [2, 2]
+    sim.run()
+    assert sim.scheduler.recorder.totals.retractions == 0
+
+
 def test_longest_cached_prefix_first() -> None:
     sim = Simulation(rows=1, schedule_policy="lpm")
     sim.run(request("warm", range(20), 1))
