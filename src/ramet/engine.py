@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 #: An idle engine proves its page accounting once, after so long without a message.
 IDLE_CHECK_S = 0.05
+#: An engine that works says so at least so often, if only with no deltas: a long prefill is not a dead engine.
+HEARTBEAT_S = 0.5
 #: When nothing can run although requests wait (somebody else holds the pages), look again after this.
 STALLED_WAIT_S = 0.01
 
@@ -63,6 +65,7 @@ class EngineCore:
         self._started_s = clock()
         self._stop: Stop | None = None
         self._progress = True  # the last pass did something
+        self._sent_s = self._started_s
         self._proven = True  # the accounting has been checked since the last step
 
     def serve(self, channel: EngineSide) -> None:
@@ -108,9 +111,11 @@ class EngineCore:
         return messages
 
     def _send(self, channel: EngineSide) -> None:
-        if self.scheduler.deltas:
+        now_s = self._clock()
+        if self.scheduler.deltas or (self._progress and now_s - self._sent_s >= HEARTBEAT_S):
             deltas, self.scheduler.deltas = self.scheduler.deltas, []
             channel.send(Deltas(deltas))
+            self._sent_s = now_s
 
     # -- calls --------------------------------------------------------------------------------------------------------
 

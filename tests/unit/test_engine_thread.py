@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ramet.engine
 from ramet.channel import Abort, Call, Dead, Deltas, Inbox, Reply, Stop, Submit, ThreadTextSide, thread_channel
 from ramet.config.tree import CacheSection, SchedulerSection
 from ramet.engine import EngineCore, EngineThread
@@ -99,6 +100,17 @@ async def test_calls_answer_or_say_what_is_wrong(host: Host) -> None:
     too_many = await host.call(4, "set_vocabulary", token_bytes=[b"x"] * (VOCAB + 1))
     assert too_many.error is not None
     assert "102 tokens given" in too_many.error[1]
+
+
+async def test_a_long_prefill_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ramet.engine, "HEARTBEAT_S", 0.02)
+    host = Host(Script(token_s=0.001))
+    host.text.send(Submit([request("a", range(100), 1)]))
+    messages = [await host.text.receive() for _ in range(3)]
+    assert messages == [Deltas([])] * 3
+    await host.until(lambda: host.finished("a"))
+    host.text.close()
+    assert host.thread.join(5)
 
 
 async def test_stop_strings_work_once_the_vocabulary_is_known(host: Host) -> None:
