@@ -18,7 +18,7 @@ from ramet.errors import RametError
 from ramet.server.admin import AbortRequest, Admin
 from ramet.server.auth import Auth
 from ramet.server.context import Context
-from ramet.server.errors import is_openai, openai_error
+from ramet.server.errors import error_body, is_openai, openai_error
 from ramet.server.info import DetokenizeRequest, Info, TokenizeRequest
 from ramet.server.metrics import Metrics
 from ramet.server.native import Generate
@@ -133,12 +133,15 @@ async def _ramet_error(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return http_error_response(error.status_code, str(error.detail))
+    return http_error_response(error.status_code, str(error.detail), request.url.path)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     """A bug of ours: the client gets a plain sentence, the log gets the traceback (Starlette raises it again)."""
     message = "Internal server error."
+    body = error_body(request.url.path, message, 500)
+    if body is not None:
+        return json_response(body, 500)
     if is_openai(request.url.path):
         return json_response(openai_error(message, "InternalServerError", 500), 500)
     return json_response({"error": {"message": message}}, 500)

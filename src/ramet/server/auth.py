@@ -7,6 +7,7 @@ import hmac
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ramet.server.errors import error_body
 from ramet.server.responses import json_response
 
 #: Open to everybody: load balancers and scrapers carry no key.
@@ -17,7 +18,7 @@ ADMIN_PATHS = frozenset({"/flush_cache", "/abort_request"})
 
 
 class Auth:
-    """Checks `Authorization: Bearer KEY`.
+    """Checks `Authorization: Bearer KEY`, or `x-api-key: KEY` as Anthropic's clients send it.
 
     Admin routes want the admin key if one is set, else the api key; the others want the api key if one is set. Without
     keys everything is open.
@@ -32,7 +33,8 @@ class Auth:
         if scope["type"] != "http" or self._allowed(scope):
             await self._app(scope, receive, send)
         else:
-            await json_response({"error": "Unauthorized"}, 401)(scope, receive, send)
+            body = error_body(scope["path"], "Unauthorized", 401) or {"error": "Unauthorized"}
+            await json_response(body, 401)(scope, receive, send)
 
     def _allowed(self, scope: Scope) -> bool:
         path: str = scope["path"]
@@ -43,5 +45,7 @@ class Auth:
             key = self._admin_api_key
         if not key:
             return True
-        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), key.encode())
+        headers = Headers(scope=scope)
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = [headers.get("x-api-key", ""), token if scheme.lower() == "bearer" else ""]
+        return any(hmac.compare_digest(one.strip().encode("latin-1"), key.encode()) for one in given)

@@ -1,6 +1,7 @@
 """The one table from exceptions to HTTP status and code, and the error bodies of the dialects.
 
-A dialect is chosen by the path: native routes answer `{"error": {"message": …}}`, OpenAI's a flat object.
+A dialect is chosen by the path: native routes answer `{"error": {"message": …}}`, OpenAI's a flat object, Anthropic's
+`{"type": "error", "error": {"type": …, "message": …}}`, Ollama's `{"error": "…"}`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,21 @@ TABLE: tuple[tuple[type[RametError], int, int, str], ...] = (
     (RametError, 500, 500, "InternalServerError"),
 )
 
-#: Paths outside /v1 that speak OpenAI's dialect.
+_ANTHROPIC_PATHS = "/v1/messages"
+_OLLAMA_PATHS = "/api/"
+
+#: HTTP status -> Anthropic's `type`; any other below 500 is an `invalid_request_error`, any other above an `api_error`.
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    499: "api_error",  # the request was ended, which is not its fault
+    503: "overloaded_error",
+}
+
+#: Paths that speak OpenAI's dialect.
 _OPENAI_PATHS = ("/v1/", "/tokenize", "/detokenize", "/invocations")
 
 
@@ -49,7 +64,17 @@ class BodyTooLarge(RequestError):
 
 def is_openai(path: str) -> bool:
     """Whether errors on this path have OpenAI's shape."""
-    return path.startswith(_OPENAI_PATHS)
+    return path.startswith(_OPENAI_PATHS) and not is_anthropic(path)
+
+
+def is_anthropic(path: str) -> bool:
+    """Whether errors on this path have Anthropic's shape."""
+    return path.startswith(_ANTHROPIC_PATHS)
+
+
+def is_ollama(path: str) -> bool:
+    """Whether errors on this path have Ollama's shape."""
+    return path.startswith(_OLLAMA_PATHS)
 
 
 _PATH = re.compile(r"^(?P<what>.*) - at `\$\.?(?P<path>.*)`$", re.DOTALL)
@@ -91,6 +116,19 @@ def openai_object(error: RametError) -> dict[str, Any]:
     return openai_error(error.message, name, status, error.field)
 
 
+def anthropic_error(message: str, status: int) -> dict[str, Any]:
+    """The error object of Anthropic's routes."""
+    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def error_body(path: str, message: str, status: int) -> dict[str, Any] | None:
+    """The error object of a dialect that needs no more than message and status to make it; None for the others."""
+    if is_anthropic(path):
+        return anthropic_error(message, status)
+    return {"error": message} if is_ollama(path) else None
+
+
 def native_object(error: RametError) -> dict[str, Any]:
     """An error inside a native stream."""
     status, _ = status_of(error, openai=False)
@@ -107,6 +145,9 @@ def errors_page() -> str:
         "",
         'Native routes answer `{"error": {"message": …}}`, or `{"error": "…"}` when a value has the wrong JSON type or',
         'a key is unknown; OpenAI routes answer `{"object": "error", "message", "type", "param", "code"}`.',
+        "",
+        'The other dialects have the OpenAI status: Anthropic\'s `{"type": "error", "error": {"type", "message"}}`,',
+        'Ollama\'s `{"error": "…"}`.',
         "",
         "| Python exception | native status | OpenAI status | OpenAI `type` | meaning |",
         "|---|---|---|---|---|",

@@ -8,14 +8,25 @@ import msgspec
 from starlette.responses import Response
 
 from ramet.errors import RametError
-from ramet.server.errors import BodyTypeError, is_openai, openai_error, openai_object, status_of
+from ramet.server.errors import (
+    BodyTypeError,
+    error_body,
+    is_anthropic,
+    is_ollama,
+    is_openai,
+    openai_error,
+    openai_object,
+    status_of,
+)
 
 
 def error_response(error: RametError, path: str) -> Response:
     """The whole answer for an error raised before the answer began."""
     openai = is_openai(path)
-    status, _ = status_of(error, openai=openai)
-    body: Any
+    status, _ = status_of(error, openai=openai or is_anthropic(path) or is_ollama(path))
+    body: Any = error_body(path, error.message, status)
+    if body is not None:
+        return json_response(body, status)
     if openai:
         body = openai_object(error)
     elif isinstance(error, BodyTypeError):
@@ -27,9 +38,9 @@ def error_response(error: RametError, path: str) -> Response:
     return json_response(body, status)
 
 
-def http_error_response(status: int, message: str) -> Response:
+def http_error_response(status: int, message: str, path: str) -> Response:
     """Errors of the HTTP layer itself: no such route, wrong method."""
-    return json_response(openai_error(message, str(status), status), status)
+    return json_response(error_body(path, message, status) or openai_error(message, str(status), status), status)
 
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

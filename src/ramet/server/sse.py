@@ -1,4 +1,4 @@
-"""Server-sent events, and what happens when the client goes away.
+"""Streams (server-sent events, lines of JSON), and what happens when the client goes away.
 
 One watcher task per request waits for the disconnect, and one timer per stream sends comments while nothing else does;
 neither costs anything per chunk.
@@ -20,8 +20,9 @@ T = TypeVar("T")
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
 
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+
 _HEADERS = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx would collect the events
 )
@@ -39,11 +40,11 @@ async def until_disconnect(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Streams `events` (complete SSE events as bytes) and closes them at once when the client goes away.
+    """Streams `events` (complete events of `media_type` as bytes) and closes them at once when the client goes away.
 
     The status line waits for the first event, so that an error raised before it can still be an ordinary answer
-    (`on_error`), but no longer than `keep_alive_s`: then the stream opens with a comment. Later errors become the
-    event that `late_error` renders.
+    (`on_error`), but no longer than `keep_alive_s`: then the stream opens with `keep_alive`, which its readers skip
+    (in SSE a comment). Later errors become the event that `late_error` renders.
     """
 
     def __init__(
@@ -55,13 +56,16 @@ class EventStream(Response):
         late_error: Callable[[RametError], bytes],
         keep_alive_s: float,
         headers: dict[str, str] | None = None,
+        media_type: str = EVENT_STREAM,
+        keep_alive: bytes = KEEP_ALIVE,
     ) -> None:
-        super().__init__(None, 200, headers)
+        super().__init__(None, 200, headers, media_type)
         self._events = events
         self._close = close
         self._on_error = on_error
         self._late_error = late_error
         self._keep_alive_s = keep_alive_s
+        self._keep_alive = keep_alive
         self._started = False
         self._idle = True
 
@@ -130,7 +134,7 @@ class EventStream(Response):
     async def _comment(self, send: Send) -> None:
         if not self._started:
             await self._start(send)
-        await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+        await send({"type": "http.response.body", "body": self._keep_alive, "more_body": True})
 
 
 async def while_connected(receive: Receive, work: Awaitable[T], close: Callable[[], None]) -> T:
