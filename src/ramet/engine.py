@@ -30,6 +30,7 @@ from ramet.channel import (
 from ramet.config.tree import CacheSection, SchedulerSection
 from ramet.errors import NotFoundError, RametError, RequestError
 from ramet.executor.base import Executor
+from ramet.grammar import GrammarCompiler
 from ramet.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class EngineCore:
             raise
         finally:
             channel.send(Dead(reason))
+            self.scheduler.grammars.close()
             self.executor.close()
 
     def _receive(self, channel: EngineSide) -> None:
@@ -107,6 +109,7 @@ class EngineCore:
         messages = channel.receive(IDLE_CHECK_S)
         if not messages:
             self.cache.check()
+            self.scheduler.grammars.warm()
             self._proven = True
         return messages
 
@@ -139,12 +142,19 @@ class EngineCore:
             reply = Reply(call.id, error=(type(error).__name__, error.message))
         channel.send(reply)
 
-    def set_vocabulary(self, token_bytes: Sequence[bytes]) -> None:
-        """The bytes of each token, for stop strings. Ids beyond the list stand for no bytes."""
+    def set_vocabulary(
+        self, token_bytes: Sequence[bytes], special_ids: Sequence[int] = (), eos_token_ids: Sequence[int] = ()
+    ) -> None:
+        """The bytes of each token, for stop strings and grammars. Ids beyond the list stand for no bytes.
+
+        `special_ids` are no text of a grammar, unless it names them; `eos_token_ids` may follow a whole text.
+        """
         size = self.executor.vocab_size
         if len(token_bytes) > size:
             raise RequestError(f"{len(token_bytes)} tokens given, but the model has {size}.", field="token_bytes")
         self.scheduler.vocabulary = [*token_bytes, *[b""] * (size - len(token_bytes))]
+        self.scheduler.grammars.close()
+        self.scheduler.grammars.compiler = GrammarCompiler(token_bytes, special_ids, eos_token_ids, size)
 
     def server_info(self) -> dict[str, Any]:
         """Sizes, load, counters and recent step times, as plain data."""
@@ -162,6 +172,7 @@ class EngineCore:
             "max_running_requests": self.executor.layout.max_rows,
             "num_running_reqs": len(scheduler.decoding) + len(scheduler.prefilling),
             "num_queue_reqs": len(scheduler.waiting),
+            "num_grammar_queue_reqs": len(scheduler.grammars.compiling),
             "num_used_tokens": (cache.total_pages - cache.allocator.free_count) * cache.page_size,
             "num_cached_tokens": cache.tree.pages * cache.page_size,
             "token_usage": held / cache.total_pages,  # what running requests hold; cached prefixes can go

@@ -42,7 +42,7 @@ class Running:
     async def begin(self) -> None:
         """Start the pipeline on the running loop and prove the engine with one token."""
         self.frontend.start()
-        await self.frontend.call("set_vocabulary", token_bytes=self.frontend.tokenizer.token_bytes)
+        await self.frontend.send_vocabulary()
         generation = await self.frontend.generate([_first_request(self.frontend)], stream=False)
         try:
             await generation.wait()

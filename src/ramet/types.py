@@ -61,6 +61,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
     top_logprobs_num: int = 0
     logprob_start_len: int = -1  # first prompt position whose logprob is wanted; -1: none
     token_ids_logprob: tuple[int, ...] = ()
+    grammar_after: tuple[int, ...] = ()  # the grammar rules once these ids have come in a row (the end of thinking)
     deadline_s: float | None = None  # time.monotonic() of the engine's machine after which the request is aborted
 
 

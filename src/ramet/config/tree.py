@@ -138,6 +138,16 @@ class SchedulerSection:
     schedule_conservativeness: float = option(
         1.0, "Above 1 admits fewer requests at once (fewer retractions), below 1 more.", low=0.01, high=100.0
     )
+    grammar_backend: str = option("llguidance", "What enforces grammars; none: refuse them.", choices=GRAMMAR_BACKENDS)
+    grammar_compile_timeout: float = option(
+        30.0, "Seconds after which a request whose grammar is not compiled yet is refused.", low=0.01
+    )
+    constrained_json_disable_any_whitespace: bool = option(False, "JSON under a schema has no whitespace at all.")
+    constrained_json_whitespace_pattern: str | None = option(
+        None,
+        "Regular expression of the whitespace wherever JSON allows it. "
+        "Default: one space, or a line break and at most 16 spaces or tabs.",
+    )
     retract_every: int = option(
         0, "Debugging: force a retraction every so many steps; outputs must not change. 0: never.", low=0
     )

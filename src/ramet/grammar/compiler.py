@@ -9,14 +9,16 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-
-import llguidance
+from typing import TYPE_CHECKING, Literal
 
 from ramet.errors import RequestError
 from ramet.grammar import lark, schema, structural_tag
 from ramet.grammar.matcher import Matcher
 from ramet.grammar.spec import GrammarKind, GrammarSpec
 from ramet.grammar.tokens import Tokens, build_tokens
+
+if TYPE_CHECKING:
+    import llguidance
 
 #: Longest text of each kind. A rule takes 6 bytes at least, and 10,000 rules in a chain need 80 MB of stack.
 MAX_TEXT_BYTES: dict[GrammarKind, int] = {
@@ -33,6 +35,10 @@ _STACK_BYTES = 256 << 20
 #: Compilations run in llguidance's native code, without the GIL. Two, so that one slow grammar does not hold up others.
 _THREADS = 2
 
+#: What one mask may cost. Reaching a limit ends the request that needed more: 200,000 units of lexer fuel are about
+#: 15 ms, 50,000 items 3 ms; 50,000 lexer states take about 100 MB.
+_STEP_FUEL, _STEP_ITEMS, _LEXER_STATES = 200_000, 50_000, 50_000
+
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
@@ -46,6 +52,9 @@ class CompiledGrammar:
     def matcher(self, start_after: Sequence[int] = ()) -> Matcher:
         """A fresh state; with `start_after` it waits for those token ids first."""
         return Matcher(self._matcher.deep_copy(), self._tokens, start_after)
+
+
+_Job = tuple[GrammarSpec, "Future[CompiledGrammar]"]
 
 
 class GrammarCompiler:
@@ -66,13 +75,8 @@ class GrammarCompiler:
         self._cache_size = cache_size
         self._lock = threading.Lock()
         self._cache: OrderedDict[GrammarSpec, Future[CompiledGrammar]] = OrderedDict()
-        self._queue: SimpleQueue[tuple[GrammarSpec, Future[CompiledGrammar]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Job | Literal["warm", "close"]] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        # What one mask may cost. Reaching a limit ends the request that needed more: 200,000 units of lexer fuel are
-        # about 15 ms, 50,000 items 3 ms; 50,000 lexer states about 100 MB.
-        self._limits = llguidance.LLParserLimits(
-            step_lexer_fuel=200_000, step_max_items=50_000, max_lexer_states=50_000, verbose_errors=False
-        )
 
     def submit(self, spec: GrammarSpec) -> Future[CompiledGrammar]:
         """The grammar when it is ready; failures (`RequestError`) are remembered as well."""
@@ -91,8 +95,17 @@ class GrammarCompiler:
     def warm(self) -> None:
         """Have the vocabulary's trie built in the background, so that the first grammar need not wait for it."""
         with self._lock:
+            if self._threads:
+                return
             self._start_threads()
-        self._queue.put(None)
+        self._queue.put("warm")
+
+    def close(self) -> None:
+        """End the threads when they have done what was submitted. Idempotent."""
+        with self._lock:
+            for _ in self._threads:
+                self._queue.put("close")
+            self._threads = []
 
     def compile(self, spec: GrammarSpec, timeout_s: float | None = None) -> CompiledGrammar:
         """Wait for the grammar. Raises `RequestError`, also when the time is up (the compilation still ends)."""
@@ -121,7 +134,9 @@ class GrammarCompiler:
     def _work(self) -> None:
         while True:
             job = self._queue.get()
-            if job is None:
+            if job == "close":
+                return
+            if job == "warm":
                 self._tokens()
                 continue
             spec, future = job
@@ -139,13 +154,18 @@ class GrammarCompiler:
             return self._built
 
     def _compile(self, spec: GrammarSpec) -> CompiledGrammar:
+        import llguidance
+
         tokens = self._tokens()
         started_s = time.monotonic()
         try:
             grammar = _to_grammar(spec, tokens)
         except RequestError as error:
             raise lark.refuse(spec.kind, error.message) from error
-        matcher = llguidance.LLMatcher(tokens.tokenizer, grammar, log_level=0, limits=self._limits)
+        limits = llguidance.LLParserLimits(
+            step_lexer_fuel=_STEP_FUEL, step_max_items=_STEP_ITEMS, max_lexer_states=_LEXER_STATES, verbose_errors=False
+        )
+        matcher = llguidance.LLMatcher(tokens.tokenizer, grammar, log_level=0, limits=limits)
         if matcher.is_error():
             raise lark.refuse(spec.kind, lark.reason(matcher.get_error()))
         warnings = matcher.get_grammar_warnings()

@@ -6,8 +6,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-import llguidance
-
 from ramet.errors import RequestError
 from ramet.grammar import gbnf
 
@@ -27,6 +25,8 @@ def escape(text: str) -> str:
 
 def regex(pattern: str) -> str:
     """The Lark expression of a whole match of `pattern`, where `\\d` is an ASCII digit as in JSON Schema."""
+    import llguidance  # 60 ms, which only servers that meet a grammar pay
+
     return f"/{llguidance.regex_to_lark(pattern, 'd')}/"
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import llguidance
 import numpy as np
 
 from ramet.executor.base import U32
 from ramet.grammar.tokens import Tokens
+
+if TYPE_CHECKING:
+    import llguidance
 
 
 class Matcher:

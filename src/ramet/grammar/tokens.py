@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-import llguidance
 import numpy as np
 
 from ramet.executor.base import U32
+
+if TYPE_CHECKING:
+    import llguidance
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ def build_tokens(
     80 ms for 49,152 tokens. An `eos_token_ids` that is empty leaves the model no way to end; then a text ends where the
     grammar allows nothing more.
     """
+    import llguidance  # 60 ms, which only servers that meet a grammar pay
+
     # 0xFF marks special tokens to llguidance and occurs in no UTF-8, so no text needs a token that begins with it.
     table = [b"" if raw[:1] == b"\xff" else raw for raw in token_bytes]
     table += [b""] * (vocab_size - len(table))
@@ -49,7 +53,7 @@ def build_tokens(
         table.append(b"<end of text>")  # llguidance needs one; its bit never leaves `Matcher`
     source = _Source(table, sorted(special | set(ends or [vocab_size])), (ends or [vocab_size])[0])
     return Tokens(
-        tokenizer=llguidance.LLTokenizer(cast(llguidance.TokenizerWrapper, source), eos_token=ends or [vocab_size]),
+        tokenizer=llguidance.LLTokenizer(cast("llguidance.TokenizerWrapper", source), eos_token=ends or [vocab_size]),
         vocab_size=vocab_size,
         specials=specials,
         fill_words=-(-len(table) // 32),

@@ -67,9 +67,8 @@ class Capacity:
             return _refuse("A stop string is empty.", "stop")
         if sampling.stop and not stop_strings:
             return _refuse("Stop strings need the tokens' bytes, which this engine was not given.", "stop")
-        for field in ("stop_regex", "json_schema", "regex", "ebnf", "structural_tag"):
-            if getattr(sampling, field):
-                return _refuse(f"{field} is not supported by this version.", field)
+        if sampling.stop_regex:
+            return _refuse("stop_regex is not supported by this version.", "stop_regex")
         if sampling.n != 1:
             return _refuse("The engine takes one generation per request (n = 1).", "n")
         return None

@@ -13,14 +13,31 @@ NOTHING_DRAWN = FinishReason(
     status_code=500,
 )
 
+OUTSIDE_GRAMMAR = FinishReason(
+    type="abort", message="A token was drawn that the grammar does not allow.", status_code=500
+)
+
+
+def nothing_drawn(request: Request) -> FinishReason:
+    """Why a request ends for which no token could be drawn.
+
+    Where a grammar allows nothing but the end of text, `min_new_tokens` forbids just that; it knows of no grammars.
+    """
+    forbids_end = len(request.outputs) < request.spec.sampling.min_new_tokens
+    if request.matcher is not None and request.matcher.accepting and forbids_end:
+        return FinishReason(type="stop")
+    return NOTHING_DRAWN
+
 
 def append_token(request: Request, token: int, vocabulary: Sequence[bytes]) -> tuple[FinishReason | None, int]:
     """Append what the executor drew; (why this ends the request or None, bytes cut off the end of its text).
 
-    In this order: stop string, stop token or EOS, length. A stop string goes first because its text must not be shown,
-    whatever else the same token is.
+    In this order: stop string, stop token or EOS, end of the grammar, length. A stop string goes first because its text
+    must not be shown, whatever else the same token is.
     """
     request.outputs.append(token)
+    if request.matcher is not None and not request.matcher.accept(token):
+        return OUTSIDE_GRAMMAR, 0
     if request.stop is not None:
         match = request.stop.push(vocabulary[token])
         if match is not None:
@@ -28,9 +45,21 @@ def append_token(request: Request, token: int, vocabulary: Sequence[bytes]) -> t
             return FinishReason(type="stop", matched=match.string), cut
     if token in request.end_ids:
         return FinishReason(type="stop", matched=token), 0
+    if request.matcher is not None and request.matcher.stopped:
+        return FinishReason(type="stop", matched=token), 0
     if len(request.outputs) >= request.max_new:
         return FinishReason(type="length", length=len(request.outputs)), 0
-    return None, 0
+    return _fill_mask(request), 0
+
+
+def _fill_mask(request: Request) -> FinishReason | None:
+    """What the grammar allows next; why the request ends if that is nothing."""
+    if request.matcher is None or request.mask is None or request.matcher.fill_mask(request.mask):
+        return None
+    if request.matcher.accepting:
+        return FinishReason(type="stop", matched=request.outputs[-1])
+    message = f"The grammar cannot go on from here: {request.matcher.error or 'it allows no token'}"
+    return FinishReason(type="abort", message=message, status_code=400)
 
 
 def held_bytes(request: Request) -> int:

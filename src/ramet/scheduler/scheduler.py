@@ -20,7 +20,8 @@ from ramet.executor.base import NO_TOKEN, Executor, StepOutput
 from ramet.observability.records import Recorder, StepRecord
 from ramet.scheduler import state
 from ramet.scheduler.admission import Capacity, NewTokenRatio, growth_pages, try_admit
-from ramet.scheduler.finish import NOTHING_DRAWN, append_token, held_bytes
+from ramet.scheduler.finish import append_token, held_bytes, nothing_drawn
+from ramet.scheduler.grammars import Grammars
 from ramet.scheduler.logprobs import add_scored, drawn_logprob
 from ramet.scheduler.policy import POLICIES
 from ramet.scheduler.retract import make_room, victim
@@ -61,12 +62,14 @@ class Scheduler:
         self._deadlines: list[tuple[float, int, Request]] = []
         self._arrivals = 0
         self._passes = 0
+        self.grammars = Grammars(config, executor.vocab_size, clock)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
         """One pass. False if there was nothing to do, or nothing that could be done now."""
         self._expire()
+        self._take_compiled()
         decodes, chunks = self._schedule()
         launched = bool(decodes or chunks)
         if launched:
@@ -96,7 +99,8 @@ class Scheduler:
             self._arrivals += 1
             self.recorder.totals.requests += 1
             self.live[spec.rid] = request
-            self.waiting.append(request)
+            if not self.grammars.begin(request):
+                self.waiting.append(request)
             if spec.deadline_s is not None:
                 heapq.heappush(self._deadlines, (spec.deadline_s, request.number, request))
 
@@ -106,9 +110,20 @@ class Scheduler:
                 type="abort", message=f"Duplicate request ID detected: {spec.rid}", status_code=400, field="rid"
             )
         most = self.config.max_queued_requests
-        if most is not None and len(self.waiting) >= most:
+        if most is not None and len(self.waiting) + len(self.grammars.compiling) >= most:
             return FinishReason(type="abort", message="The request queue is full.", status_code=503)
-        return self.capacity.refusal(spec, stop_strings=bool(self.vocabulary))
+        return self.capacity.refusal(spec, stop_strings=bool(self.vocabulary)) or self.grammars.refusal(spec)
+
+    def _take_compiled(self) -> None:
+        """Queue the requests whose grammar has come, by arrival, and end those whose grammar cannot be had."""
+        outcomes = self.grammars.ready()
+        for request, refusal in outcomes:
+            if refusal is None:
+                insort(self.waiting, request, key=lambda waiting: waiting.number)
+            else:
+                self._end(request, refusal)
+        if outcomes:
+            self._forget_finished()
 
     def abort(self, message: Abort) -> None:
         """End the requests that `message` means, wherever they are; unknown ids are ignored."""
@@ -136,6 +151,7 @@ class Scheduler:
         if not self.idle:
             return False
         self.cache.clear()
+        self.grammars.clear()
         return True
 
     # -- schedule -----------------------------------------------------------------------------------------------------
@@ -161,7 +177,12 @@ class Scheduler:
 
     def _decodes(self) -> list[Request]:
         """Requests that draw their next token, each with a page for the last one; if memory is short some give way."""
-        ready = [request for request in self.decoding if request.remaining > request.pending]
+        # Under a grammar the next mask is known only when the last token is.
+        ready = [
+            request
+            for request in self.decoding
+            if request.remaining > request.pending and not (request.matcher and request.pending)
+        ]
         stuck = make_room(ready, self.decoding + self.prefilling, self._retract)
         if stuck is not None:
             self._end(stuck, self._out_of_memory(stuck))
@@ -263,7 +284,7 @@ class Scheduler:
     def _settle_token(self, request: Request, token: int, output: StepOutput, index: int, now_s: float) -> None:
         request.pending -= 1
         if token == NO_TOKEN:
-            self._end(request, NOTHING_DRAWN)
+            self._end(request, nothing_drawn(request))
             return
         reason, cut = append_token(request, token, self.vocabulary)
         delta = self._delta(request)
@@ -310,6 +331,7 @@ class Scheduler:
 
     def _forget_finished(self) -> None:
         """Take ended requests out of the lists."""
+        self.grammars.forget_finished()
         self.waiting = [request for request in self.waiting if request.state is State.WAITING]
         self.prefilling = [request for request in self.prefilling if request.state is State.PREFILLING]
         self.decoding = [request for request in self.decoding if request.state is State.DECODING]

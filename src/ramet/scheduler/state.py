@@ -1,23 +1,26 @@
 """A request's states and every way from one to another.
 
-    WAITING --admit--> PREFILLING --start_decoding--> DECODING
-       ^                   |                             |
-       +------ retract ----+-----------------------------+
-    any of the three --finish--> FINISHED
+    COMPILING --join_queue--> WAITING --admit--> PREFILLING --start_decoding--> DECODING
+                                 ^                   |                             |
+                                 +------ retract ----+-----------------------------+
+    any of the four --finish--> FINISHED
 
-WAITING is owned by the scheduler's queue and holds no memory; PREFILLING and DECODING hold a lease. Whatever ends or
+A request with a grammar starts by `await_grammar` as COMPILING, owned by `Grammars`; the others start as WAITING, owned
+by the scheduler's queue. Both hold no memory; PREFILLING and DECODING hold a lease. Whatever ends or
 retracts a request raises its `generation`, so the results of its steps still in flight are dropped.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from enum import Enum
 
 import numpy as np
 
 from ramet.cache.lease import Lease
 from ramet.errors import BrokenInvariant
-from ramet.executor.base import I32, RowParams
+from ramet.executor.base import I32, U32, RowParams
+from ramet.grammar import CompiledGrammar, Matcher
 from ramet.scheduler.stop import StopMatcher
 from ramet.types import EngineRequest, TokenLogprob
 
@@ -26,6 +29,7 @@ _SEED_MASK = (1 << 64) - 1
 
 
 class State(Enum):
+    COMPILING = "compiling"
     WAITING = "waiting"
     PREFILLING = "prefilling"
     DECODING = "decoding"
@@ -43,8 +47,11 @@ class Request:
         "end_ids",
         "first_delta_sent",
         "generation",
+        "grammar",
         "input_logprobs",
         "leased",
+        "mask",
+        "matcher",
         "max_new",
         "number",
         "outputs",
@@ -70,6 +77,9 @@ class Request:
         self.outputs: list[int] = []
         self.end_ids = frozenset(sampling.stop_token_ids + (() if sampling.ignore_eos else spec.eos_token_ids))
         self.stop = StopMatcher(sampling.stop) if sampling.stop else None
+        self.grammar: Future[CompiledGrammar] | None = None
+        self.matcher: Matcher | None = None  # the grammar's state after `outputs`
+        self.mask: U32 | None = None  # [ceil(V/32)] what it allows next
         self.state = State.WAITING
         self.generation = 0
         self.leased: Lease | None = None
@@ -128,6 +138,18 @@ class Request:
         )
 
 
+def await_grammar(request: Request) -> None:
+    """WAITING → COMPILING, on arrival."""
+    _leave(request, State.WAITING)
+    request.state = State.COMPILING
+
+
+def join_queue(request: Request) -> None:
+    """COMPILING → WAITING: its grammar is there."""
+    _leave(request, State.COMPILING)
+    request.state = State.WAITING
+
+
 def admit(request: Request, lease: Lease, now_s: float) -> None:
     """WAITING → PREFILLING: it has a row and pages for its tokens, some of them computed already."""
     _leave(request, State.WAITING)
@@ -158,7 +180,7 @@ def retract(request: Request) -> None:
 
 def finish(request: Request) -> None:
     """→ FINISHED, from anywhere. What is to stay in the cache has been published before."""
-    _leave(request, State.WAITING, State.PREFILLING, State.DECODING)
+    _leave(request, State.COMPILING, State.WAITING, State.PREFILLING, State.DECODING)
     request.state = State.FINISHED
     if request.leased is not None:
         _give_up(request)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ramet.cache.lease import KvCache
-from ramet.executor.base import LAST_SAMPLED, StepBatch, StepOutput
+from ramet.executor.base import I32, LAST_SAMPLED, U32, StepBatch, StepOutput
 from ramet.scheduler.state import Request
 
 
@@ -76,6 +76,7 @@ def build_batch(decodes: Sequence[Request], chunks: Sequence[Chunk], cache: KvCa
             score_targets += request.prompt[chunk.scored.start + 1 : chunk.scored.stop + 1].tolist()
             score_top = max(score_top, request.spec.top_logprobs_num)
         flat += chunk.count
+    mask_entries, masks = _masks([*decodes, *(chunk.request for chunk in chunks)], samples)
     updates, copies = cache.take_updates()
     return StepBatch(
         rows=np.array(rows, np.int32),
@@ -89,4 +90,17 @@ def build_batch(decodes: Sequence[Request], chunks: Sequence[Chunk], cache: KvCa
         score_tokens=np.array(score_tokens, np.int32),
         score_targets=np.array(score_targets, np.int32),
         score_top=score_top,
+        mask_entries=mask_entries,
+        masks=masks,
     )
+
+
+def _masks(requests: Sequence[Request], samples: Sequence[bool]) -> tuple[I32, U32]:
+    """Entries that draw under a grammar, and what each allows."""
+    masks = {
+        entry: request.mask
+        for entry, (request, draws) in enumerate(zip(requests, samples, strict=True))
+        if draws and request.mask is not None
+    }
+    entries = np.fromiter(masks, np.int32, len(masks))
+    return entries, np.stack(list(masks.values())) if masks else np.zeros((0, 0), np.uint32)

@@ -293,6 +293,7 @@ class Frontend:
             top_logprobs_num=request.top_logprobs_num,
             logprob_start_len=request.logprob_start_len,
             token_ids_logprob=request.token_ids_logprob,
+            grammar_after=request.grammar_after,
         )
         decoder = Detokenizer(
             self.tokenizer, skip_special_tokens=sampling.skip_special_tokens, prompt_tail_ids=prompt[-4:]
@@ -368,6 +369,15 @@ class Frontend:
             return await future
         finally:
             self._calls.pop(call_id, None)
+
+    async def send_vocabulary(self) -> None:
+        """Tell the engine what its token ids stand for. Without it there are no stop strings and no grammars."""
+        await self.call(
+            "set_vocabulary",
+            token_bytes=self.tokenizer.token_bytes,
+            special_ids=sorted(self.tokenizer.special_ids),
+            eos_token_ids=sorted(self.limits.eos_token_ids),
+        )
 
     async def flush_cache(self, timeout_s: float = 0.0) -> bool:
         """Empty the prefix cache; False if requests were running or waiting for all of that time.

@@ -13,7 +13,7 @@ from ramet.text.generation import GenerateRequest
 from ramet.types import SamplingParams
 
 #: Sampling fields that the engine cannot honour yet. A field leaves this list when the part that honours it lands.
-UNSUPPORTED = ("stop_regex", "json_schema", "regex", "ebnf", "structural_tag")
+UNSUPPORTED = ("stop_regex",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
