@@ -25,6 +25,8 @@ from ramet.text.tools.json_array import JsonArray
 from ramet.text.toolset import SYSTEM_TEXTS, ToolSet
 from ramet.types import SamplingParams
 
+ToolChoice = Literal["auto", "none", "required"]
+
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 #: How much of a prompt given as ids is decoded to see whether it opens the thinking.
@@ -68,7 +70,7 @@ class ChatSpec:
     messages: Sequence[Mapping[str, Any]] = ()
     token_ids: list[int] | None = None  # the prompt itself, instead of messages and a template
     tools: ToolSet = field(default_factory=ToolSet)
-    tool_choice: Literal["auto", "none", "required"] = "auto"
+    tool_choice: ToolChoice = "auto"
     tool_name: str | None = None  # the one function that must be called
     parallel_tool_calls: bool = True
     separate_reasoning: bool = True  # False: the thinking stays in the content, markers and all
@@ -88,6 +90,7 @@ class PreparedChat:
     make_parser: Callable[[], OutputParser] | None  # None: all text is content
     thinking: bool = False  # the output begins inside the thinking
     reasoning: str | None = None  # the format of the thinking that is looked for
+    grammar_after: tuple[int, ...] = ()  # ids that end the thinking, which no grammar rules
     calls_schema: str | None = None  # JSON Schema that the output, after any thinking, must follow
     show_specials: bool = False  # special tokens are markers for a parser
     warnings: tuple[str, ...] = ()
@@ -137,12 +140,17 @@ def prepare(
         seen = text
     thinks = formats.reasoning if spec.separate_reasoning else None
     thinking = False
+    grammar_after: tuple[int, ...] = ()
     if formats.reasoning is not None:
         continued = _continued(spec)
         if reasoning.closes_thinking(formats.reasoning, seen, continued, spec.template_kwargs):
             thinks = None
         else:
             thinking = reasoning.starts_thinking(formats.reasoning, seen, continued)
+            source = template.sources if template is not None else ""
+            if thinking or reasoning.expects_thinking(formats.reasoning, source, spec.template_kwargs):
+                closing = reasoning.FORMATS[formats.reasoning].closing
+                grammar_after = tuple(tokenizer.encode(closing, add_special_tokens=False))
     parses_calls = bool(offered.tools) and call_format is not None
     make_parser = None
     if thinks is not None or parses_calls:
@@ -170,6 +178,7 @@ def prepare(
         make_parser=make_parser,
         thinking=thinking,
         reasoning=thinks,
+        grammar_after=grammar_after,
         calls_schema=offered.calls_schema(most=None if spec.parallel_tool_calls else 1) if forced else None,
         show_specials=parses_calls or (thinks is not None and _has_special(thinks, tokenizer)),
         warnings=_warnings(offered, forced, formats),

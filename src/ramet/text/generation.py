@@ -41,6 +41,7 @@ class GenerateRequest:
     top_logprobs_num: int = 0
     logprob_start_len: int = -1
     token_ids_logprob: tuple[int, ...] = ()
+    grammar_after: tuple[int, ...] = ()  # a grammar rules once these ids have come in a row
     make_parser: Callable[[], OutputParser] | None = None  # one parser for each sample
 
 

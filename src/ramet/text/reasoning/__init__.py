@@ -93,6 +93,16 @@ def opens_thinking(name: str, prompt: str, continued: str = "") -> bool:
     return prompt.rstrip().endswith(form.opening) or continued.rfind(form.opening) > continued.rfind(form.closing)
 
 
+def expects_thinking(name: str, template: str, template_kwargs: Mapping[str, Any]) -> bool:
+    """Whether the model will open the thinking itself: the template has a switch for it, and the switch is on."""
+    form = FORMATS[name]
+    return (
+        form.switch is not None
+        and form.switch in template
+        and bool(template_kwargs.get(form.switch, form.switch_default))
+    )
+
+
 def closes_thinking(name: str, prompt: str, continued: str, template_kwargs: Mapping[str, Any]) -> bool:
     """Whether no thinking will come: the request has switched it off, or prompt or `continued` end behind its end."""
     form = FORMATS[name]
