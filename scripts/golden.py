@@ -1,4 +1,4 @@
-"""Remakes the stored outputs that tests compare with: `plans`, or `models` (torch and transformers)."""
+"""Remakes the stored outputs that tests compare with: `plans`; with torch and transformers `models`, `embeddings`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,16 @@ def models() -> None:
     importlib.import_module("golden_models").make(REFERENCE)
 
 
+def embeddings() -> None:
+    """Tiny random models for embeddings and reranking, and the vectors of transformers on them."""
+    importlib.import_module("golden_embeddings").make(REFERENCE)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("plans", "models"))
+    parser.add_argument("what", choices=("plans", "models", "embeddings"))
     sys.path.insert(0, str(Path(__file__).parent))
-    {"plans": plans, "models": models}[parser.parse_args().what]()
+    {"plans": plans, "models": models, "embeddings": embeddings}[parser.parse_args().what]()
 
 
 if __name__ == "__main__":

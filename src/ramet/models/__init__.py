@@ -7,13 +7,16 @@ import pkgutil
 
 from ramet.errors import CheckpointError
 from ramet.models.config import ModelConfig
+from ramet.models.embed import embed
+from ramet.models.encoder import EncoderConfig
+from ramet.models.pooling import Pooling
 from ramet.plan.builder import PlanBuilder
 from ramet.plan.plan import Plan
 
 __all__ = ["ModelConfig", "architectures", "build_plan"]
 
 #: Files here that are not architectures.
-_HELPERS = frozenset({"blocks", "config", "from_gguf", "from_hf", "keys", "rope"})
+_HELPERS = frozenset({"blocks", "config", "embed", "encoder", "from_gguf", "from_hf", "keys", "pooling", "rope"})
 
 
 def architectures() -> tuple[str, ...]:
@@ -21,8 +24,8 @@ def architectures() -> tuple[str, ...]:
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _HELPERS))
 
 
-def build_plan(cfg: ModelConfig) -> Plan:
-    """The verified plan `text` of this model.
+def build_plan(cfg: ModelConfig | EncoderConfig, pooling: Pooling | None = None) -> Plan:
+    """The verified plan of this model: `text`, or `embed` where `pooling` says how a prompt becomes a vector.
 
     Raises:
         CheckpointError: no such architecture; lists those that exist.
@@ -30,6 +33,12 @@ def build_plan(cfg: ModelConfig) -> Plan:
     if cfg.model_type not in architectures():
         names = ", ".join(architectures())
         raise CheckpointError(f"unknown architecture {cfg.model_type!r}; there are {names}", field="model_type")
-    builder = PlanBuilder("text")
-    importlib.import_module(f"{__name__}.{cfg.model_type}").text(builder, cfg)
+    architecture = importlib.import_module(f"{__name__}.{cfg.model_type}")
+    builder = PlanBuilder("text" if pooling is None else "embed")
+    if pooling is not None:
+        embed(builder, cfg, pooling, architecture)
+    elif isinstance(cfg, EncoderConfig):
+        raise CheckpointError(f"{cfg.model_type} models give embeddings and generate no text", field="model_type")
+    else:
+        architecture.text(builder, cfg)
     return builder.build()

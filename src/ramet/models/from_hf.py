@@ -58,6 +58,8 @@ def read_hf_config(config: Mapping[str, Any]) -> ModelConfig:
     keys = Keys({**DEFAULTS.get(model_type, {}), **given}, SOURCE)
     if "quantization_config" in keys:
         raise keys.wrong("quantization_config", "absent: checkpoints quantised this way are not supported")
+    if keys.flag("use_bidirectional_attention", False):
+        raise keys.wrong("use_bidirectional_attention", "false: this architecture is run as a decoder")
     gemma = model_type == "gemma3_text"
     num_layers, num_heads = keys.integer("num_hidden_layers"), keys.integer("num_attention_heads")
     hidden_size = keys.integer("hidden_size")

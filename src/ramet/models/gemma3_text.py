@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ramet.models import blocks
 from ramet.models.config import ModelConfig
-from ramet.plan.builder import PlanBuilder
+from ramet.plan.builder import PlanBuilder, Value
 
 
-def text(b: PlanBuilder, cfg: ModelConfig) -> None:
+def body(b: PlanBuilder, cfg: ModelConfig) -> Value:
+    """The last hidden states, before the final norm. [tokens, hidden_size]"""
     x = blocks.embed(b, cfg)
     for i, window in enumerate(cfg.windows):
         with b.scope(f"layers.{i}"):
@@ -17,4 +18,8 @@ def text(b: PlanBuilder, cfg: ModelConfig) -> None:
             h = blocks.norm(b, cfg, x, "pre_feedforward_layernorm")
             h = blocks.gated_mlp(b, cfg, h)
             x = b.add(x, blocks.norm(b, cfg, h, "post_feedforward_layernorm"))
-    blocks.head(b, cfg, x)
+    return x
+
+
+def text(b: PlanBuilder, cfg: ModelConfig) -> None:
+    blocks.head(b, cfg, body(b, cfg))

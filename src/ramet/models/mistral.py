@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ramet.models.llama import text
+from ramet.models.llama import body, text
 
-__all__ = ["text"]
+__all__ = ["body", "text"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from ramet.models import llama
+from ramet.models import blocks, llama
 from ramet.models.config import ModelConfig
-from ramet.plan.builder import PlanBuilder
+from ramet.plan.builder import PlanBuilder, Value
+
+
+def body(b: PlanBuilder, cfg: ModelConfig) -> Value:
+    return llama.body(b, cfg, qk_norm=True)
 
 
 def text(b: PlanBuilder, cfg: ModelConfig) -> None:
-    llama.text(b, cfg, qk_norm=True)
+    blocks.head(b, cfg, body(b, cfg))

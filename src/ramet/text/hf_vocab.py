@@ -65,10 +65,13 @@ def read(files: Files, *, configs: Iterable[Mapping[str, Any]] = ()) -> Vocabula
         token_bytes = vocabulary.byte_level_bytes(tokens, added_ids)
     elif kinds & {"ByteFallback", "Metaspace", "Replace"}:
         token_bytes = vocabulary.sentencepiece_bytes(tokens, special, byte_tokens="ByteFallback" in kinds)
+    elif kinds == {"WordPiece"}:
+        token_bytes = vocabulary.wordpiece_bytes(tokens, added_ids, _prefix(layout.decoder))
     else:
         raise CheckpointError(
             f"{path} has a decoder of kind {' + '.join(sorted(kinds)) or 'none'}; ramet knows the exact bytes of "
-            "tokens for ByteLevel (byte-level BPE) and for ByteFallback, Metaspace or Replace (SentencePiece) decoders."
+            "tokens for ByteLevel (byte-level BPE), for ByteFallback, Metaspace or Replace (SentencePiece), and for "
+            "WordPiece decoders."
         )
 
     bos = vocab.get(special_token(named, "bos_token") or "")
@@ -115,9 +118,16 @@ def _decoder_kinds(decoder: dict[str, Any] | None) -> set[str]:
     return {str(step.get("type")) for step in _decoder_steps(decoder)}
 
 
+def _prefix(decoder: dict[str, Any] | None) -> str:
+    """What WordPiece writes before a piece that continues a word."""
+    return str(_decoder_steps(decoder)[0].get("prefix", "##"))
+
+
 def _strips(decoder: dict[str, Any] | None) -> bool:
     for step in _decoder_steps(decoder):
         if step.get("type") == "Strip" and step.get("content") == " " and step.get("start", 0) > 0:
+            return True
+        if step.get("type") == "WordPiece":
             return True
         if step.get("type") == "Metaspace" and step.get("prepend_scheme", "always") != "never":
             return bool(step.get("add_prefix_space", True))

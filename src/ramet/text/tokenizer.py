@@ -137,6 +137,14 @@ class Tokenizer:
         """
         return self.encode_batch([text], add_special_tokens, parse_special=parse_special)[0]
 
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+        """Token ids and token types of two texts joined as the model wants pairs: its special tokens around and between
+        them, type 1 in the second where it tells them apart. Raises `RequestError` as `encode` does."""
+        refuse_unpaired(first)
+        refuse_unpaired(second)
+        joined = self._backend.encode(first, second)
+        return joined.ids, joined.type_ids
+
     def encode_batch(
         self, texts: Sequence[str], add_special_tokens: bool = True, *, parse_special: bool = True
     ) -> list[list[int]]:

@@ -86,6 +86,15 @@ def sentencepiece_bytes(tokens: Sequence[str], special_ids: frozenset[int], *, b
     return table
 
 
+def wordpiece_bytes(tokens: Sequence[str], added_ids: frozenset[int], prefix: str) -> list[bytes]:
+    """Bytes of WordPiece tokens: a piece that continues a word is itself, any other has a space in front.
+
+    Encoding drops case, accents and spaces, so texts do not come back as they went in; these models only read.
+    """
+    table = [token.removeprefix(prefix) if token.startswith(prefix) else f" {token}" for token in tokens]
+    return [(tokens[id] if id in added_ids else text).encode() for id, text in enumerate(table)]
+
+
 def set_affixes(
     backend: tokenizers.Tokenizer, *, prefix: tuple[str, int] | None, suffix: tuple[str, int] | None
 ) -> None:

@@ -9,7 +9,14 @@ import re
 from typing import Final, Literal
 
 # The text model's place in a checkpoint, longest first; the first three are gemma3's multimodal layouts, new and old.
-_HF_PREFIXES: Final = ("model.language_model.", "language_model.model.", "language_model.", "model.")
+_HF_PREFIXES: Final = (
+    "model.language_model.",
+    "language_model.model.",
+    "language_model.",
+    "model.",
+    "bert.",
+    "roberta.",
+)
 # Of a multimodal checkpoint: not of the text plan.
 _HF_OTHER_PARTS: Final = (
     "vision_tower.",
@@ -18,7 +25,9 @@ _HF_OTHER_PARTS: Final = (
     "model.multi_modal_projector.",
 )
 # Buffers, recomputed from the config.
-_HF_BUFFERS: Final = (".rotary_emb.inv_freq",)
+_HF_BUFFERS: Final = (".rotary_emb.inv_freq", "embeddings.position_ids")
+# As the first BERT checkpoints spell them.
+_HF_OLD_ENDINGS: Final = {".LayerNorm.gamma": ".LayerNorm", ".LayerNorm.beta": ".LayerNorm.bias"}
 
 # Not a weight but the config's rope scaling as a vector of divisors: `ModelConfig.from_gguf` reads it.
 _GGUF_BUFFERS: Final = ("rope_freqs.weight",)
@@ -54,6 +63,9 @@ def hf_name(tensor: str) -> str | None:
         if tensor.startswith(prefix):
             tensor = tensor[len(prefix) :]
             break
+    for old, new in _HF_OLD_ENDINGS.items():
+        if tensor.endswith(old):
+            return tensor.removesuffix(old) + new
     return tensor.removesuffix(".weight")
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ramet.errors import CheckpointError
 from ramet.models.config import ModelConfig
+from ramet.models.encoder import EncoderConfig
 from ramet.plan.plan import Plan, WeightSpec
 from ramet.weights.checkpoint import Checkpoint
 from ramet.weights.dummy import DummyCheckpoint
@@ -21,10 +22,11 @@ from ramet.weights.tensor import Weight
 # Weights that some checkpoints store joined, rows of one after rows of the other.
 _FUSED: Final = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 _FUSED_IN: Final = {part: (whole, parts) for whole, parts in _FUSED.items() for part in parts}
+_HEADS: Final = ("lm_head", "cls.", "pooler.")
 _LISTED = 10
 
 
-def bind_weights(plan: Plan, checkpoint: Checkpoint, cfg: ModelConfig) -> dict[str, Weight]:
+def bind_weights(plan: Plan, checkpoint: Checkpoint, cfg: ModelConfig | EncoderConfig) -> dict[str, Weight]:
     """The plan's weights by name, in the plan's order, as views of the checkpoint's memory maps.
 
     Raises `CheckpointError` listing what is missing, left over or of another shape than the plan asks for, or naming a
@@ -59,6 +61,8 @@ def bind_weights(plan: Plan, checkpoint: Checkpoint, cfg: ModelConfig) -> dict[s
     left_over = [tensor for source, tensor in stored.items() if source not in used]
     if cfg.tie_word_embeddings and "lm_head" not in wanted:  # a copy of the embeddings
         left_over = [tensor for tensor in left_over if tensor != stored.get("lm_head")]
+    if plan.embedding_size:
+        left_over = [tensor for source, tensor in stored.items() if tensor in left_over and not _is_head(source)]
     complaints = (("missing", missing), ("left over", left_over), ("of the wrong shape", misshapen))
     found_bad = [f"{len(names)} {what}: {_listing(names)}" for what, names in complaints if names]
     if found_bad:
@@ -70,6 +74,11 @@ def read_vector(checkpoint: Checkpoint, name: str) -> list[float]:
     """A small tensor as floats: what `ModelConfig.from_gguf` needs of rope_freqs.weight."""
     format, shape, data = checkpoint.read(name)
     return [float(value) for value in dequantize(Weight(name, format, shape, data)).reshape(-1)]
+
+
+def _is_head(source: str) -> bool:
+    """Whether a tensor belongs to what stands behind the hidden states, which a plan for embeddings may leave out."""
+    return source.startswith(_HEADS)
 
 
 def _refuse_quantized(checkpoint: Checkpoint) -> None:
@@ -127,7 +136,7 @@ def _view(
     return Weight(spec.name, format, spec.shape, data, row_order)
 
 
-def _interleaved_rows(spec: WeightSpec, cfg: ModelConfig) -> NDArray[np.int32] | None:
+def _interleaved_rows(spec: WeightSpec, cfg: ModelConfig | EncoderConfig) -> NDArray[np.int32] | None:
     """Row order of a query or key projection in a GGUF file of architecture llama; None for other weights.
 
     There the two halves of each head are interleaved, (0, d/2, 1, d/2 + 1, …), to suit a rope over neighbours. Our rope

@@ -21,6 +21,7 @@ _SPLIT_PART: Final = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 _HUB_CONFIGS: Final = [
     *("config.json", "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"),
     *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.*", "*.jinja"),
+    *("modules.json", "sentence_bert_config.json", "?_Pooling/config.json", "?_Dense/*"),
 ]
 _HUB_WEIGHTS: Final = ["model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]
 

@@ -184,11 +184,12 @@ def test_bad_config_names_the_key(change: dict[str, Any], complaint: str) -> Non
 
 def test_unknown_architecture_lists_what_exists() -> None:
     cfg = ModelConfig.from_hf({**LLAMA, "model_type": "mamba"})
-    with pytest.raises(CheckpointError, match="unknown architecture 'mamba'; there are gemma3_text, llama, mistral"):
+    with pytest.raises(CheckpointError, match="unknown architecture 'mamba'; there are bert, gemma3_text, llama"):
         build_plan(cfg)
     with pytest.raises(CheckpointError, match="unknown architecture 'blocks'"):
         build_plan(ModelConfig.from_hf({**LLAMA, "model_type": "blocks"}))
-    assert architectures() == ("gemma3_text", "llama", "mistral", "qwen2", "qwen3")
+    encoders = {"bert", "roberta", "xlm_roberta"}
+    assert set(architectures()) == {"gemma3_text", "llama", "mistral", "qwen2", "qwen3"} | encoders
 
 
 def test_options_reach_the_plan() -> None:

@@ -234,6 +234,16 @@ def test_chat_templates_by_precedence(tmp_path: Path) -> None:
     assert read(tmp_path).chat_templates == {"default": "C", "tool_use": "T"}
 
 
+def test_wordpiece_reads_back_word_by_word(tmp_path: Path) -> None:
+    words = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "stem": 1, "##s": 2, "grow": 3, "##": 4}))
+    words.decoder = decoders.WordPiece()
+    words.add_special_tokens(["[UNK]"])
+    words.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = read(tmp_path)
+    assert tokenizer.token_bytes == [b"[UNK]", b" stem", b"s", b" grow", b""]
+    assert tokenizer.decode([1, 2, 3, 0]) == "stems grow"
+
+
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no tokenizer.json.*--tokenizer-path"):
         read(tmp_path)
@@ -241,9 +251,9 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tokenizer.json cannot be read"):
         read(tmp_path)
     words = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}))
-    words.decoder = decoders.WordPiece()
+    words.decoder = decoders.CTC()
     words.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(CheckpointError, match="decoder of kind WordPiece"):
+    with pytest.raises(CheckpointError, match="decoder of kind CTC"):
         read(tmp_path)
     byte_level(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("[1]")
