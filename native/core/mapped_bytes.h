@@ -9,8 +9,12 @@ namespace ramet {
 
 class MappedBytes {
  public:
+  // kHuge: 2 MiB at a time where the system can, for memory that is read in no particular order.
+  enum class Pages { kNormal, kHuge };
+
   MappedBytes() = default;
-  explicit MappedBytes(size_t size);  // 64-byte aligned at least; Raises with the size if the system refuses
+  // 64-byte aligned at least. Raises with the size if the system refuses.
+  explicit MappedBytes(size_t size, Pages pages = Pages::kNormal);
   ~MappedBytes();
   MappedBytes(MappedBytes&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   MappedBytes& operator=(MappedBytes&& other) noexcept {

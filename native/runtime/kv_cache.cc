@@ -24,26 +24,15 @@ KvCache::KvCache(const std::vector<KvStream>& streams, const KvLayout& layout)
     stream.spec = spec;
     stream.head_keys_bytes = layout.page_size * spec.head_dim * bytes;
     stream.head_values_bytes = layout.page_size * spec.v_dim * bytes;
-    stream.keys_bytes = spec.kv_heads * stream.head_keys_bytes;
-    stream.page_bytes = stream.keys_bytes + spec.kv_heads * stream.head_values_bytes;
-    if (layout.num_pages > kMaxBytes / stream.page_bytes) {
-      Raise("layout: ", layout.num_pages, " pages of ", stream.page_bytes, " bytes are too many");
+    stream.keys_offset = page_bytes_;
+    stream.values_offset = stream.keys_offset + spec.kv_heads * stream.head_keys_bytes;
+    page_bytes_ = stream.values_offset + spec.kv_heads * stream.head_values_bytes;
+    if (page_bytes_ > kMaxBytes / layout.num_pages) {
+      Raise("layout: ", layout.num_pages, " pages of ", page_bytes_, " bytes are too many");
     }
-    stream.bytes = MappedBytes(static_cast<size_t>(layout.num_pages * stream.page_bytes));
     streams_.push_back(std::move(stream));
   }
-}
-
-int64_t KvCache::bytes_per_page() const {
-  int64_t sum = 0;
-  for (const Stream& stream : streams_) sum += stream.page_bytes;
-  return sum;
-}
-
-int64_t KvCache::bytes_mapped() const {
-  size_t sum = pages_.size();
-  for (const Stream& stream : streams_) sum += stream.bytes.size();
-  return static_cast<int64_t>(sum);
+  bytes_ = MappedBytes(static_cast<size_t>(layout.num_pages * page_bytes_), MappedBytes::Pages::kHuge);
 }
 
 void KvCache::CopyPage(int64_t from, int64_t to, int64_t slots) {

@@ -1,7 +1,8 @@
 // Keys and values of all tokens of all rows, in pages, and each row's list of pages.
 //
-// A page of a stream holds, for each kv head, keys as strips [page_size / w][head_dim][w] and then, for each kv head, values
+// A page holds, for each stream, for each kv head keys as strips [page_size / w][head_dim][w] and then for each kv head values
 // as [page_size][v_dim]. w = gcd(page_size, 16) token slots: with pages of 16 or more, 16 keys lie as the kernel reads them.
+// All streams share one mapping, page by page, so that few tokens touch few huge pages.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ class KvCache {
   const KvLayout& layout() const { return layout_; }
   int64_t strip_width() const { return strip_width_; }
   int64_t pages_per_row() const { return pages_per_row_; }
-  int64_t bytes_per_page() const;  // over all streams
-  int64_t bytes_mapped() const;
+  int64_t bytes_per_page() const { return page_bytes_; }  // over all streams
+  int64_t bytes_mapped() const { return static_cast<int64_t>(bytes_.size() + pages_.size()); }
 
   // The page at `index` of a row's list, or -1. A row's list is all -1 until set.
   int64_t Page(int64_t row, int64_t index) const { return int64_t{Row(row)[index]} - 1; }
@@ -41,12 +42,12 @@ class KvCache {
   // Keys of head `head` in `page`: slot s, element d at ((s / w) · head_dim + d) · w + s % w.
   uint8_t* Keys(size_t stream, int64_t page, int64_t head) const {
     const Stream& s = streams_[stream];
-    return s.bytes.data() + page * s.page_bytes + head * s.head_keys_bytes;
+    return bytes_.data() + page * page_bytes_ + s.keys_offset + head * s.head_keys_bytes;
   }
   // Values of head `head` in `page`: slot s at s · v_dim.
   uint8_t* Values(size_t stream, int64_t page, int64_t head) const {
     const Stream& s = streams_[stream];
-    return s.bytes.data() + page * s.page_bytes + s.keys_bytes + head * s.head_values_bytes;
+    return bytes_.data() + page * page_bytes_ + s.values_offset + head * s.head_values_bytes;
   }
 
   const KvStream& spec(size_t stream) const { return streams_[stream].spec; }
@@ -60,9 +61,8 @@ class KvCache {
     KvStream spec;
     int64_t head_keys_bytes = 0;
     int64_t head_values_bytes = 0;
-    int64_t keys_bytes = 0;
-    int64_t page_bytes = 0;
-    MappedBytes bytes;
+    int64_t keys_offset = 0;    // in a page
+    int64_t values_offset = 0;
   };
 
   int32_t* Row(int64_t row) const { return reinterpret_cast<int32_t*>(pages_.data()) + row * pages_per_row_; }
@@ -70,7 +70,9 @@ class KvCache {
   KvLayout layout_;
   int64_t strip_width_ = 0;
   int64_t pages_per_row_ = 0;
+  int64_t page_bytes_ = 0;
   std::vector<Stream> streams_;
+  MappedBytes bytes_;
   MappedBytes pages_;  // [max_rows, pages_per_row] int32: page + 1, so that fresh zeros mean none
 };
 
