@@ -62,6 +62,7 @@ class Scheduler:
         self._deadlines: list[tuple[float, int, Request]] = []
         self._arrivals = 0
         self._passes = 0
+        self._left_waiting = False  # after the last pass some requests still waited
         self.grammars = Grammars(config, executor.vocab_size, clock)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -110,7 +111,10 @@ class Scheduler:
                 type="abort", message=f"Duplicate request ID detected: {spec.rid}", status_code=400, field="rid"
             )
         most = self.config.max_queued_requests
-        if most is not None and len(self.waiting) + len(self.grammars.compiling) >= most:
+        # Who can start in the next pass does not queue, unless somebody could not in the last one.
+        starting = 0 if self._left_waiting else self.cache.free_rows
+        queued = max(len(self.waiting) - starting, 0) + len(self.grammars.compiling)
+        if most is not None and queued >= most:
             return FinishReason(type="abort", message="The request queue is full.", status_code=503)
         return self.capacity.refusal(spec, stop_strings=bool(self.vocabulary)) or self.grammars.refusal(spec)
 
@@ -173,6 +177,7 @@ class Scheduler:
             budget -= chunks[-1].count
         if budget and self.waiting and self.cache.free_rows:
             chunks += self._admit(budget)
+        self._left_waiting = bool(self.waiting)
         return decodes, chunks
 
     def _decodes(self) -> list[Request]:

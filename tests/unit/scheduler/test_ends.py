@@ -256,3 +256,15 @@ def test_states_and_queue_limits() -> None:
     sim.run()
     assert sim.finish("b").type == "length"
     assert not sim.scheduler.step()
+
+
+def test_requests_that_arrive_together_queue_only_beyond_the_free_rows() -> None:
+    sim = Simulation(rows=2, max_queued_requests=1)
+    sim.submit(*[request(f"r{i}", [1], 3) for i in range(4)])
+    assert sim.finish("r3").status_code == 503
+    sim.step()
+    assert states(sim) == [State.DECODING, State.DECODING, State.WAITING]
+    sim.submit(request("r4", [1], 3))
+    assert sim.finish("r4").status_code == 503
+    sim.run()
+    assert sim.finish("r2").type == "length"
