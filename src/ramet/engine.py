@@ -57,9 +57,9 @@ class EngineCore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.executor = executor
-        self.cache = KvCache(
-            executor.layout, keep_prefixes=not cache.disable_radix_cache, eviction=cache.radix_eviction_policy
-        )
+        # Where later tokens change earlier ones, a prefix computed in one prompt is worth nothing to another.
+        keep = not (cache.disable_radix_cache or executor.whole_rows)
+        self.cache = KvCache(executor.layout, keep_prefixes=keep, eviction=cache.radix_eviction_policy)
         self.scheduler = Scheduler(executor, self.cache, scheduler, clock=clock, depth=depth)
         self.info = info or {}
         self._clock = clock

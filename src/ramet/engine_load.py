@@ -6,11 +6,12 @@ needs and for the tokenizer; the engine loads the weights.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ramet.config.resolve import ModelFacts, Resolved
 from ramet.config.tree import Config, ExecutorSection, ModelSection
@@ -20,12 +21,18 @@ from ramet.executor.base import Executor, Layout
 from ramet.executor.scripted import Script, ScriptedExecutor
 from ramet.models import build_plan
 from ramet.models.config import ModelConfig
+from ramet.models.encoder import ENCODERS, EncoderConfig, model_type_of, read_encoder_config
+from ramet.models.pooling import Pooling, read_pooling
 from ramet.plan.plan import Plan
 from ramet.weights.checkpoint import Checkpoint
 from ramet.weights.default_model import DEFAULT_MODEL
+from ramet.weights.modules import with_modules
 from ramet.weights.recipe import bind_weights, read_vector
 from ramet.weights.sources import open_checkpoint
 from ramet.weights.tensor import Weight
+
+if TYPE_CHECKING:
+    from ramet.models.pooling import Method
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +46,9 @@ class OpenModel:
 
     name: str
     checkpoint: Checkpoint
-    config: ModelConfig
+    config: ModelConfig | EncoderConfig
     plan: Plan
+    pooling: Pooling | None = None  # None: it generates
 
     @property
     def facts(self) -> ModelFacts:
@@ -50,6 +58,7 @@ class OpenModel:
             context_length=self.config.context_length,
             kv_floats_per_token=sum(stream.floats_per_token for stream in self.plan.streams),
             weight_bytes=self.checkpoint.total_bytes,
+            whole_rows=self.plan.whole_rows,
         )
 
 
@@ -81,13 +90,28 @@ def open_model(section: ModelSection) -> OpenModel:
         revision=section.revision,
         seed=section.random_seed or 0,
     )
+    pooling = read_pooling(
+        checkpoint,
+        is_embedding=section.is_embedding,
+        method=cast("Method | None", section.pooling),
+        matryoshka=section.matryoshka,
+    )
+    config = _config_of(checkpoint, pooling)
+    if pooling is not None:
+        checkpoint = with_modules(checkpoint, [dense.name for dense in pooling.dense])
+    return OpenModel(path or DEFAULT_MODEL.name, checkpoint, config, build_plan(config, pooling), pooling)
+
+
+def _config_of(checkpoint: Checkpoint, pooling: Pooling | None) -> ModelConfig | EncoderConfig:
     if checkpoint.kind == "gguf":
-        config = ModelConfig.from_gguf(
-            checkpoint.config, checkpoint.tensors, lambda name: read_vector(checkpoint, name)
-        )
-    else:
-        config = ModelConfig.from_hf(checkpoint.config)
-    return OpenModel(path or DEFAULT_MODEL.name, checkpoint, config, build_plan(config))
+        return ModelConfig.from_gguf(checkpoint.config, checkpoint.tensors, lambda name: read_vector(checkpoint, name))
+    max_tokens = pooling.max_tokens if pooling is not None else None
+    if model_type_of(checkpoint.config) in ENCODERS:
+        return read_encoder_config(checkpoint.config, max_tokens)
+    config = ModelConfig.from_hf(checkpoint.config)
+    if max_tokens is None or max_tokens >= config.context_length:
+        return config
+    return dataclasses.replace(config, context_length=max_tokens)
 
 
 def layout_of(config: Config) -> Layout:
@@ -154,7 +178,8 @@ def build_core(config: Config | Resolved, model: OpenModel | None = None) -> Eng
 def _make_executor(config: Config, model: OpenModel, layout: Layout) -> Executor:
     kind = config.executor.executor
     if kind == "scripted":
-        return ScriptedExecutor(layout, model.config.vocab_size, script_of(config.executor))
+        size = model.plan.embedding_size
+        return ScriptedExecutor(layout, model.config.vocab_size, script_of(config.executor), embedding_size=size)
     weights = bind_weights(model.plan, model.checkpoint, model.config)
     if kind == "reference":
         from ramet.executor.reference import ReferenceExecutor

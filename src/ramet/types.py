@@ -55,6 +55,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
     token_ids: list[int]  # the whole prompt, at least one
     sampling: SamplingParams  # with n == 1 and `sampling_seed` filled in
     eos_token_ids: tuple[int, ...] = ()  # of tokenizer and model config; disabled by `ignore_eos`
+    embed: bool = False  # its vector is wanted, and no token; `sampling.max_new_tokens` is 0
+    token_types: list[int] = []  # of an embedding's tokens; empty: all 0
     namespace: str = ""  # cache isolation: salt, adapter; equal prompts in different namespaces share nothing
     priority: int = 0
     return_logprob: bool = False
@@ -100,6 +102,7 @@ class TokenDelta(msgspec.Struct, kw_only=True, tag="delta"):
     finish: FinishReason | None = None
     logprobs: list[TokenLogprob] | None = None  # one per new token
     input_logprobs: list[TokenLogprob] | None = None  # on the first delta, when asked
+    embedding: bytes | None = None  # float32, little-endian; on the one delta of a request with `embed`
     cached_tokens: int = 0  # prompt tokens reused from the cache (first admission)
     num_retractions: int = 0
     queue_s: float | None = None  # on the first delta: time from arrival to first admission

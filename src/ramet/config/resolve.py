@@ -23,6 +23,8 @@ DEFAULT_MAX_RUNNING = 128
 #: neighbour sees, at 97 % of the prefill speed of one pass over 2,048.
 DEFAULT_CHUNK = 512
 DEFAULT_PAGE_SIZE = 16
+#: Token budget of a step where prompts are computed whole: enough for products of matrices to run at full speed.
+WHOLE_STEP = 2048
 
 _KV_ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
@@ -43,6 +45,7 @@ class ModelFacts:
     context_length: int
     kv_floats_per_token: int  # over all layers
     weight_bytes: int
+    whole_rows: bool = False  # prompts are computed whole, in one step, and nothing stays behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +113,19 @@ def resolve(config: Config, origins: Mapping[str, str], machine: Machine, model:
             field="context_length",
         )
     if values["kv_cache_dtype"] == "auto":
-        decide("kv_cache_dtype", "f16", "half the memory of f32 at no measurable loss")
+        if model.whole_rows:
+            decide("kv_cache_dtype", "f32", "they live for one step, so there are few")
+        else:
+            decide("kv_cache_dtype", "f16", "half the memory of f32 at no measurable loss")
     if values["page_size"] is None:
         decide("page_size", DEFAULT_PAGE_SIZE, "contiguous keys for the attention kernel")
     if values["threads"] is None:
         decide("threads", machine.cores, f"{machine.cores} usable cores")
     if values["max_running_requests"] is None:
         decide("max_running_requests", DEFAULT_MAX_RUNNING, "rows are cheap; the token budget bounds a step")
-    if values["chunked_prefill_size"] is None:
+    if model.whole_rows:
+        _decide_whole_steps(values, decide)
+    elif values["chunked_prefill_size"] is None:
         decide("chunked_prefill_size", DEFAULT_CHUNK, "bounds the pause that a decoding neighbour sees")
     elif values["chunked_prefill_size"] == -1:
         decide("chunked_prefill_size", values["context_length"], "-1: whole prompts")
@@ -125,6 +133,19 @@ def resolve(config: Config, origins: Mapping[str, str], machine: Machine, model:
         decide("engine_process", machine.cores > 1, "the server's Python does not hold up the engine's")
     _decide_pool(values, known, machine, model, decide)
     return Resolved(build(values), known)
+
+
+def _decide_whole_steps(values: dict[str, Any], decide: Any) -> None:
+    """Every prompt goes into one step; a larger one pauses nobody, since nothing decodes."""
+    context = values["context_length"]
+    if values["chunked_prefill_size"] in (None, -1):
+        decide("chunked_prefill_size", max(WHOLE_STEP, context), "prompts are computed whole, several in a step")
+    elif values["chunked_prefill_size"] < context:
+        raise ConfigError(
+            f"--chunked-prefill-size {values['chunked_prefill_size']}: this model computes prompts whole, so a step "
+            f"must hold the context of {context} tokens; use at least that, or a smaller --context-length",
+            field="chunked_prefill_size",
+        )
 
 
 def _decide_pool(
@@ -146,6 +167,8 @@ def _decide_pool(
                 field="mem_fraction_static",
             )
         cap = max(MIN_DEFAULT_POOL_TOKENS, 8 * values["context_length"])
+        if model.whole_rows:  # no more than a step's tokens, each row's rounded up to pages
+            cap = (values["chunked_prefill_size"] + page * values["max_running_requests"]) // page * page
         decide(
             "max_total_tokens",
             min(fits, cap),

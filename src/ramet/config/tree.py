@@ -19,6 +19,7 @@ SCHEDULE_POLICIES = ("fcfs", "lpm")
 EVICTION_POLICIES = ("lru",)
 EXECUTORS = ("native", "reference", "scripted")
 GRAMMAR_BACKENDS = ("llguidance", "none")
+POOLINGS = ("cls", "last", "mean")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -78,6 +79,15 @@ class ModelSection:
     chat_template: str | None = option(None, "Chat template: a .jinja or .json file, or a name ramet ships.")
     weight_version: str = option("default", "Label of the weights, reported with each answer.")
     is_embedding: bool = option(False, "Serve a decoder model for embeddings instead of generation.")
+    pooling: str | None = option(
+        None,
+        "Which of a prompt's tokens give its embedding. Default: as modules.json says, else cls for encoders and last "
+        "for decoders.",
+        choices=POOLINGS,
+    )
+    matryoshka: bool = option(
+        False, "Embeddings may be cut to their first `dimensions` numbers, though the model's config does not say so."
+    )
     random_seed: int | None = option(
         None, "Seed for dummy weights and for the seeds of requests that bring none.", low=0, high=2**63 - 1
     )

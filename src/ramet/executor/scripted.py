@@ -21,7 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramet.errors import ExecutorError
-from ramet.executor.base import F32, I32, LAST_SAMPLED, NO_TOKEN, Layout, RowParams, StepBatch, StepOutput
+from ramet.executor.base import (
+    F32,
+    I32,
+    LAST_SAMPLED,
+    NO_TOKEN,
+    Layout,
+    RowParams,
+    StepBatch,
+    StepOutput,
+    embedding_output,
+)
 
 U64 = NDArray[np.uint64]
 
@@ -55,12 +65,14 @@ class ScriptedExecutor:
     """See the module. `script` may be changed between steps."""
 
     name = "scripted"
-    embedding_size = 0
     whole_rows = False
 
-    def __init__(self, layout: Layout, vocab_size: int, script: Script | None = None) -> None:
+    def __init__(
+        self, layout: Layout, vocab_size: int, script: Script | None = None, *, embedding_size: int = 0
+    ) -> None:
         self.layout = layout
         self.vocab_size = vocab_size
+        self.embedding_size = embedding_size
         self.script = script or Script()
         self.steps = 0
         self.closed = False
@@ -166,6 +178,8 @@ class ScriptedExecutor:
 
     def _answer(self, batch: StepBatch) -> StepOutput:
         entries = np.flatnonzero(batch.samples).tolist()
+        if self.embedding_size:
+            return embedding_output(self._vectors(batch, entries))
         masks = {entry: i for i, entry in enumerate(batch.mask_entries.tolist())}
         top = max((self._params[row].top_logprobs for row in batch.rows[batch.samples].tolist()), default=0)
         ids = np.full(len(entries), NO_TOKEN, np.int32)
@@ -212,6 +226,16 @@ class ScriptedExecutor:
             score_top_ids=scores[1],
             score_top_logprobs=scores[2],
         )
+
+    def _vectors(self, batch: StepBatch, entries: list[int]) -> F32:
+        """Unit vectors drawn by the hash of what was read; of NaN where the script's next token is -1."""
+        vectors = np.zeros((len(entries), self.embedding_size), np.float32)
+        for out, entry in enumerate(entries):
+            row, end = int(batch.rows[entry]), int(batch.starts[entry] + batch.query_lens[entry])
+            preferred, digest = self._preferred(row, end)
+            vector = np.random.default_rng(digest).standard_normal(self.embedding_size)
+            vectors[out] = np.nan if preferred == NO_TOKEN else vector / np.linalg.norm(vector)
+        return vectors
 
     def _score(self, batch: StepBatch) -> tuple[F32, I32, F32]:
         count = len(batch.score_tokens)

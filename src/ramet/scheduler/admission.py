@@ -22,10 +22,13 @@ class Capacity:
     context_tokens: int  # prompt and generated tokens
     pool_tokens: int  # tokens with keys and values: all but the last generated one
     vocab_size: int
+    embeds: bool = False  # requests get vectors, or else tokens
+    whole_tokens: int | None = None  # the longest prompt of a model that computes prompts whole, in one step
 
     @classmethod
-    def of(cls, layout: Layout, vocab_size: int) -> Capacity:
-        return cls(layout.max_row_tokens, layout.num_pages * layout.page_size, vocab_size)
+    def of(cls, layout: Layout, vocab_size: int, *, embeds: bool = False, whole_tokens: int | None = None) -> Capacity:
+        pool_tokens = layout.num_pages * layout.page_size
+        return cls(layout.max_row_tokens, pool_tokens, vocab_size, embeds=embeds, whole_tokens=whole_tokens)
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -42,7 +45,14 @@ class Capacity:
         sampling, prompt = spec.sampling, len(spec.token_ids)
         if not prompt:
             return _refuse("The prompt has no tokens.", "input_ids")
+        if spec.embed != self.embeds:
+            return _refuse(
+                "The model gives embeddings and no text." if self.embeds else "The model gives no embeddings."
+            )
+        if spec.token_types and len(spec.token_types) != prompt:
+            return _refuse(f"{len(spec.token_types)} token types for {prompt} tokens.", "token_types")
         most = self.max_prompt_tokens + (sampling.max_new_tokens == 0 and self.context_tokens <= self.pool_tokens)
+        most = most if self.whole_tokens is None else min(most, self.whole_tokens)
         if prompt > most:
             return _refuse(
                 f"The prompt has {prompt} tokens; at most {most} can run here (context {self.context_tokens}, "
@@ -74,7 +84,7 @@ class Capacity:
         return None
 
 
-def _refuse(message: str, field: str) -> FinishReason:
+def _refuse(message: str, field: str | None = None) -> FinishReason:
     return FinishReason(type="abort", message=message, status_code=400, field=field)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from ramet.executor.base import F32
 from ramet.scheduler.state import Request
 from ramet.types import FinishReason
 
@@ -12,6 +15,8 @@ NOTHING_DRAWN = FinishReason(
     message="No token could be drawn: the model's logits hold a NaN, or nothing is allowed.",
     status_code=500,
 )
+
+NOT_FINITE = FinishReason(type="abort", message="The model's output holds a NaN or an infinity.", status_code=500)
 
 OUTSIDE_GRAMMAR = FinishReason(
     type="abort", message="A token was drawn that the grammar does not allow.", status_code=500
@@ -27,6 +32,11 @@ def nothing_drawn(request: Request) -> FinishReason:
     if request.matcher is not None and request.matcher.accepting and forbids_end:
         return FinishReason(type="stop")
     return NOTHING_DRAWN
+
+
+def vector_bytes(vector: F32) -> bytes | None:
+    """A request's vector as it travels, or None where it is none: not all of it is finite."""
+    return vector.astype("<f4").tobytes() if np.isfinite(vector).all() else None
 
 
 def append_token(request: Request, token: int, vocabulary: Sequence[bytes]) -> tuple[FinishReason | None, int]:

@@ -20,7 +20,7 @@ from ramet.executor.base import NO_TOKEN, Executor, StepOutput
 from ramet.observability.records import Recorder, StepRecord
 from ramet.scheduler import state
 from ramet.scheduler.admission import Capacity, NewTokenRatio, growth_pages, try_admit
-from ramet.scheduler.finish import append_token, held_bytes, nothing_drawn
+from ramet.scheduler.finish import NOT_FINITE, append_token, held_bytes, nothing_drawn, vector_bytes
 from ramet.scheduler.grammars import Grammars
 from ramet.scheduler.logprobs import add_scored, drawn_logprob
 from ramet.scheduler.policy import POLICIES
@@ -46,7 +46,6 @@ class Scheduler:
         self.cache = cache
         self.config = config
         self.depth = depth
-        self.capacity = Capacity.of(executor.layout, executor.vocab_size)
         self.vocabulary: Sequence[bytes] = ()  # bytes of each token, for stop strings
         self.recorder = Recorder()
         self.deltas: list[TokenDelta] = []
@@ -55,6 +54,10 @@ class Scheduler:
         self.prefilling: list[Request] = []
         self.decoding: list[Request] = []
         self._budget: int = config.chunked_prefill_size or executor.layout.max_step_tokens
+        whole_tokens = self._budget if executor.whole_rows else None
+        self.capacity = Capacity.of(
+            executor.layout, executor.vocab_size, embeds=executor.embedding_size > 0, whole_tokens=whole_tokens
+        )
         self._order = POLICIES[config.schedule_policy]
         self._ratio = NewTokenRatio(config.schedule_conservativeness)
         self._clock = clock
@@ -202,6 +205,8 @@ class Scheduler:
         for request in self._order(self.waiting, self.cache):
             if not budget or not self.cache.free_rows:
                 break
+            if self.executor.whole_rows and len(request.tokens) > budget:
+                break
             lease = try_admit(request, self.cache, self._ratio, growth)
             if lease is None:
                 break
@@ -269,6 +274,10 @@ class Scheduler:
         for i, request in enumerate(flight.requests):
             samples = flight.samples[i]
             if request.generation == flight.generations[i]:
+                if request.spec.embed and samples:
+                    self._settle_embedding(request, output, drawn, now_s)
+                    drawn += 1
+                    continue
                 token = tokens[drawn] if samples else None
                 if i >= flight.num_decodes and token != NO_TOKEN:
                     self._settle_chunk(request, flight.ends[i], output, scored, flight.scored[i - flight.num_decodes])
@@ -279,7 +288,7 @@ class Scheduler:
             drawn += samples
             scored += len(flight.scored[i - flight.num_decodes]) if i >= flight.num_decodes else 0
         self._forget_finished()
-        self._record(flight, len(tokens), failed=False)
+        self._record(flight, 0 if self.capacity.embeds else len(tokens), failed=False)
 
     def _settle_chunk(self, request: Request, end: int, output: StepOutput, first: int, scored: range) -> None:
         request.lease.publish(request.tokens[:end])
@@ -305,6 +314,18 @@ class Scheduler:
             request.lease.publish(request.known_tokens()[:-1])
             delta.cut_bytes = cut
             self._end(request, reason, delta)
+
+    def _settle_embedding(self, request: Request, output: StepOutput, index: int, now_s: float) -> None:
+        request.pending -= 1
+        vector = vector_bytes(output.embeddings[index])
+        if vector is None:
+            self._end(request, NOT_FINITE)
+            return
+        request.lease.publish(request.tokens)
+        delta = self._delta(request)
+        delta.embedding = vector
+        self._describe_start(request, delta, now_s)
+        self._end(request, FinishReason(type="length", length=0), delta)
 
     def _describe_start(self, request: Request, delta: TokenDelta, now_s: float) -> None:
         """What goes out with a request's first delta only."""

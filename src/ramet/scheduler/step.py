@@ -53,6 +53,16 @@ class Flight:
     submitted_s: float
 
 
+def _token_types(chunks: Sequence[Chunk]) -> I32:
+    """[T] where a request has any; empty elsewhere. Such steps have no decodes: nobody draws there."""
+    if not any(chunk.request.spec.token_types for chunk in chunks):
+        return np.zeros(0, np.int32)
+    types = [
+        chunk.request.spec.token_types[chunk.request.computed : chunk.end] or [0] * chunk.count for chunk in chunks
+    ]
+    return np.concatenate([np.array(column, np.int32) for column in types])
+
+
 def build_batch(decodes: Sequence[Request], chunks: Sequence[Chunk], cache: KvCache) -> StepBatch:
     """Decodes first, each with the token it drew last, then the chunks. Takes the cache's page updates along."""
     singles = len(decodes)
@@ -69,7 +79,7 @@ def build_batch(decodes: Sequence[Request], chunks: Sequence[Chunk], cache: KvCa
         rows.append(request.row)
         starts.append(start)
         lens.append(chunk.count)
-        samples.append(chunk.is_last and request.remaining > 0)
+        samples.append(chunk.is_last and (request.remaining > 0 or request.spec.embed))
         tokens.append(request.tokens[start : chunk.end])
         if chunk.scored:
             score_tokens += [flat + position - start for position in chunk.scored]
@@ -83,6 +93,7 @@ def build_batch(decodes: Sequence[Request], chunks: Sequence[Chunk], cache: KvCa
         query_lens=np.array(lens, np.int32),
         starts=np.array(starts, np.int32),
         token_ids=np.concatenate(tokens),
+        token_types=_token_types(chunks),
         samples=np.array(samples, np.bool_),
         page_updates=updates,
         page_copies=copies,
