@@ -22,12 +22,12 @@ void Pause() {
 #endif
 }
 
-// Blocks until `word` differs from `old`.
-void WaitForChange(const std::atomic<int32_t>& word, int32_t old) {
+// Blocks until `word` differs from `old`. Returns whether the thread slept for it, and so may have woken elsewhere.
+bool WaitForChange(const std::atomic<int32_t>& word, int32_t old) {
   std::chrono::steady_clock::time_point deadline{};
   for (;;) {
     for (int i = 0; i < 64; ++i) {
-      if (word.load(std::memory_order_acquire) != old) return;
+      if (word.load(std::memory_order_acquire) != old) return false;
       Pause();
     }
     const auto now = std::chrono::steady_clock::now();
@@ -35,12 +35,13 @@ void WaitForChange(const std::atomic<int32_t>& word, int32_t old) {
     if (now >= deadline) break;
   }
   while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
+  return true;
 }
 
 }  // namespace
 
 void Worker::Barrier() {
-  if (count_ > 1) pool_->WaitAtBarrier();
+  if (count_ > 1) pool_->WaitAtBarrier(index_);
 }
 
 Worker::Range Worker::Split(int64_t n, int64_t grain) const {
@@ -50,7 +51,7 @@ Worker::Range Worker::Split(int64_t n, int64_t grain) const {
   return {std::min(begin, n), std::min(end, n)};
 }
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : placement_(std::max(threads, 1)) {
   threads_.reserve(static_cast<size_t>(std::max(threads, 1) - 1));
   for (int i = 1; i < threads; ++i) threads_.emplace_back([this, i] { Loop(i); });
 }
@@ -66,6 +67,7 @@ void ThreadPool::RunErased(Call call, void* context) {
   call_ = call;
   context_ = context;
   if (!threads_.empty()) {
+    placement_.Settle(0);
     run_.fetch_add(1, std::memory_order_release);
     run_.notify_all();
   }
@@ -79,20 +81,21 @@ void ThreadPool::Loop(int index) {
   for (int32_t seen = 0;; ++seen) {
     WaitForChange(run_, seen);
     if (stopping_) return;
+    placement_.Settle(index);
     Worker worker(this, index, size());
     call_(context_, worker);
     worker.Barrier();
   }
 }
 
-void ThreadPool::WaitAtBarrier() {
+void ThreadPool::WaitAtBarrier(int index) {
   const int32_t phase = phase_.load(std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size()) {
     arrived_.store(0, std::memory_order_relaxed);
     phase_.fetch_add(1, std::memory_order_release);
     phase_.notify_all();
-  } else {
-    WaitForChange(phase_, phase);
+  } else if (WaitForChange(phase_, phase)) {
+    placement_.Settle(index);
   }
 }
 

@@ -16,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/placement.h"
+
 namespace ramet {
 
 class ThreadPool;
@@ -69,8 +71,9 @@ class ThreadPool {
 
   void RunErased(Call call, void* context);
   void Loop(int index);
-  void WaitAtBarrier();
+  void WaitAtBarrier(int index);
 
+  Placement placement_;
   std::vector<std::thread> threads_;
   Call call_ = nullptr;
   void* context_ = nullptr;
