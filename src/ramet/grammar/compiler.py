@@ -34,6 +34,7 @@ _STACK_BYTES = 256 << 20
 
 #: Compilations run in llguidance's native code, without the GIL. Two, so that one slow grammar does not hold up others.
 _THREADS = 2
+_JOIN_S = 1.0
 
 #: What one mask may cost. Reaching a limit ends the request that needed more: 200,000 units of lexer fuel are about
 #: 15 ms, 50,000 items 3 ms; 50,000 lexer states take about 100 MB.
@@ -76,7 +77,7 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._cache: OrderedDict[GrammarSpec, Future[CompiledGrammar]] = OrderedDict()
         self._queue: SimpleQueue[_Job | Literal["warm", "close"]] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads = self._start_threads()
 
     def submit(self, spec: GrammarSpec) -> Future[CompiledGrammar]:
         """The grammar when it is ready; failures (`RequestError`) are remembered as well."""
@@ -88,24 +89,21 @@ class GrammarCompiler:
             future = self._cache[spec] = Future()
             while len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
-            self._start_threads()
         self._queue.put((spec, future))
         return future
 
     def warm(self) -> None:
         """Have the vocabulary's trie built in the background, so that the first grammar need not wait for it."""
-        with self._lock:
-            if self._threads:
-                return
-            self._start_threads()
-        self._queue.put("warm")
+        if self._built is None:
+            self._queue.put("warm")
 
     def close(self) -> None:
-        """End the threads when they have done what was submitted. Idempotent."""
-        with self._lock:
-            for _ in self._threads:
-                self._queue.put("close")
-            self._threads = []
+        """End the threads; one that is compiling is left to end by itself. Idempotent."""
+        threads, self._threads = self._threads, []
+        for _ in threads:
+            self._queue.put("close")
+        for thread in threads:
+            thread.join(_JOIN_S)
 
     def compile(self, spec: GrammarSpec, timeout_s: float | None = None) -> CompiledGrammar:
         """Wait for the grammar. Raises `RequestError`, also when the time is up (the compilation still ends)."""
@@ -119,17 +117,16 @@ class GrammarCompiler:
         with self._lock:
             self._cache.clear()
 
-    def _start_threads(self) -> None:
-        if self._threads:
-            return
+    def _start_threads(self) -> list[threading.Thread]:
+        names = [f"ramet-grammar-{i}" for i in range(_THREADS)]
+        threads = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
         before = threading.stack_size(_STACK_BYTES)
         try:
-            for i in range(_THREADS):
-                thread = threading.Thread(target=self._work, name=f"ramet-grammar-{i}", daemon=True)
+            for thread in threads:
                 thread.start()
-                self._threads.append(thread)
         finally:
             threading.stack_size(before)
+        return threads
 
     def _work(self) -> None:
         while True:

@@ -76,4 +76,5 @@ def reason(error: str) -> str:
 
 def refuse(field: str, message: str) -> RequestError:
     """The error of a grammar that cannot be had, in the words that SGLang's clients look for."""
+    message = message.removeprefix(f"{field}: ")
     return RequestError(f"Failed to compile {field} grammar: {message}", field=field)

@@ -56,10 +56,16 @@ def append_token(request: Request, token: int, vocabulary: Sequence[bytes]) -> t
     if token in request.end_ids:
         return FinishReason(type="stop", matched=token), 0
     if request.matcher is not None and request.matcher.stopped:
-        return FinishReason(type="stop", matched=token), 0
+        return _grammar_end(request), 0
     if len(request.outputs) >= request.max_new:
         return FinishReason(type="length", length=len(request.outputs)), 0
     return _fill_mask(request), 0
+
+
+def _grammar_end(request: Request) -> FinishReason:
+    """The last token is text that stays (nothing matched), unless it is an end of text that `ignore_eos` let pass."""
+    last = request.outputs[-1]
+    return FinishReason(type="stop", matched=last if last in request.spec.eos_token_ids else None)
 
 
 def _fill_mask(request: Request) -> FinishReason | None:
@@ -67,7 +73,7 @@ def _fill_mask(request: Request) -> FinishReason | None:
     if request.matcher is None or request.mask is None or request.matcher.fill_mask(request.mask):
         return None
     if request.matcher.accepting:
-        return FinishReason(type="stop", matched=request.outputs[-1])
+        return _grammar_end(request)
     message = f"The grammar cannot go on from here: {request.matcher.error or 'it allows no token'}"
     return FinishReason(type="abort", message=message, status_code=400)
 

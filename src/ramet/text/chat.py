@@ -172,6 +172,7 @@ def prepare(
                 counter=ReasoningCounter(counter, tokenizer.token_bytes) if counter else None,
             )
 
+    most_calls = 1 if spec.tool_name is not None or not spec.parallel_tool_calls else None
     return PreparedChat(
         token_ids=ids,
         text=text,
@@ -179,7 +180,7 @@ def prepare(
         thinking=thinking,
         reasoning=thinks,
         grammar_after=grammar_after,
-        calls_schema=offered.calls_schema(most=None if spec.parallel_tool_calls else 1) if forced else None,
+        calls_schema=offered.calls_schema(most=most_calls) if forced else None,
         show_specials=parses_calls or (thinks is not None and _has_special(thinks, tokenizer)),
         warnings=_warnings(offered, forced, formats),
     )

@@ -20,7 +20,7 @@ from ramet.text.generation import Generation
 from ramet.text.toolset import read_tools
 
 NOT_YET = common.NOT_YET | frozenset(
-    "functions function_call audio prediction web_search_options return_meta_info echo json_schema verbosity "
+    "functions function_call audio prediction web_search_options return_meta_info echo verbosity "
     "thinking task video_config images_config mm_processor_kwargs use_audio_in_video".split()
 )
 
@@ -111,7 +111,6 @@ class Chat:
 
 def refuse_not_yet(body: ChatRequest) -> None:
     """Fields whose part is not built yet."""
-    common.refuse_response_format(body)
     if body.parallel_tool_calls is not None and not body.tools:
         raise RequestError("parallel_tool_calls needs tools.", field="parallel_tool_calls")
     if body.modalities and body.modalities != ["text"]:

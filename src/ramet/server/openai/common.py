@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,6 +68,7 @@ class SharedFields(msgspec.Struct, kw_only=True):
     no_stop_trim: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    json_schema: str | None = None
     regex: str | None = None
     ebnf: str | None = None
     response_format: dict[str, Any] | None = None
@@ -81,7 +83,7 @@ class SharedFields(msgspec.Struct, kw_only=True):
 
 _SAMPLING = (
     "n temperature top_p top_k min_p frequency_penalty presence_penalty repetition_penalty logit_bias seed min_tokens "
-    "stop stop_token_ids stop_regex no_stop_trim ignore_eos skip_special_tokens regex ebnf"
+    "stop stop_token_ids stop_regex no_stop_trim ignore_eos skip_special_tokens json_schema regex ebnf"
 ).split()
 
 
@@ -94,6 +96,11 @@ def read_sampling(
         value = getattr(body, name)
         if value is not None:
             values[_NATIVE_NAMES.get(name, name)] = value
+    if body.response_format is not None:
+        for name, grammar in read_response_format(body.response_format).items():
+            if values.get(name):
+                raise RequestError(f"response_format and {name} cannot both be given.", field="response_format")
+            values[name] = grammar
     values["max_new_tokens"] = max_tokens
     return sampling_params.parse(values, names={**NAMES, "max_new_tokens": max_tokens_name})
 
@@ -114,16 +121,28 @@ def make_request(
     )
 
 
-def refuse_response_format(body: SharedFields) -> None:
-    """Only plain text until grammars are built."""
-    if body.response_format is None:
-        return
-    kind = body.response_format.get("type")
-    if kind != "text":
+def read_response_format(given: Mapping[str, Any]) -> dict[str, str]:
+    """The sampling field that a `response_format` amounts to, and its value; none for plain text."""
+    kind = given.get("type")
+    if kind == "text":
+        return {}
+    if kind == "json_object":
+        return {"json_schema": '{"type": "object"}'}
+    if kind == "structural_tag":
+        return {"structural_tag": json.dumps(given)}
+    if kind != "json_schema":
         raise RequestError(
-            f"response_format: type {kind!r} is not supported by this version of ramet; only 'text' is.",
+            f"response_format: type {kind!r} is none of text, json_object, json_schema, structural_tag.",
             field="response_format",
         )
+    outer = given.get("json_schema")
+    schema = outer.get("schema") if isinstance(outer, Mapping) else None
+    if not isinstance(schema, Mapping | bool):
+        raise RequestError(
+            'response_format: json_schema must be an object with a "schema", which is an object, true or false.',
+            field="response_format",
+        )
+    return {"json_schema": json.dumps(schema)}
 
 
 def check_top_logprobs(value: int | None, field: str) -> int:

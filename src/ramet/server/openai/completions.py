@@ -33,7 +33,6 @@ class CompletionRequest(common.SharedFields, kw_only=True):
     echo: bool | None = None
     logprobs: int | None = None
     best_of: int | None = None
-    json_schema: str | None = None
 
 
 class CompletionChunk(msgspec.Struct, kw_only=True):
@@ -76,9 +75,6 @@ class Completions:
         return json_response(answer.whole(), headers=headers)
 
     async def _start(self, body: CompletionRequest, frontend: Frontend) -> Generation:
-        common.refuse_response_format(body)
-        if body.json_schema:
-            raise RequestError("json_schema is not supported by this version of ramet.", field="json_schema")
         if body.best_of is not None and body.best_of != (body.n or 1):
             raise RequestError("best_of is not supported other than equal to n.", field="best_of")
         top = common.check_top_logprobs(body.logprobs, "logprobs")
