@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from ramet.config import Config, Resolved, options, resolve
 from ramet.config.machine import probe
 from ramet.engine_load import OpenModel, build_core, open_model
+from ramet.models.encoder import EncoderConfig
 from ramet.server.card import ModelCard
 from ramet.text.chat import choose_formats
+from ramet.text.embedding import VectorModel
 from ramet.text.frontend import Frontend
 from ramet.text.limits import Limits
-from ramet.types import SamplingParams
 
 if TYPE_CHECKING:
     from ramet.channel import TextSide
     from ramet.text.chat_template import ChatTemplate
-    from ramet.text.generation import GenerateRequest
     from ramet.text.tokenizer import Tokenizer
     from ramet.weights.checkpoint import Checkpoint
 
@@ -42,8 +42,9 @@ class Running:
     async def begin(self) -> None:
         """Start the pipeline on the running loop and prove the engine with one token."""
         self.frontend.start()
-        await self.frontend.send_vocabulary()
-        generation = await self.frontend.generate([_first_request(self.frontend)], stream=False)
+        if self.frontend.vectors is None:
+            await self.frontend.send_vocabulary()
+        generation = await self.frontend.smallest_request("ramet-first-token")
         try:
             await generation.wait()
         finally:
@@ -84,6 +85,7 @@ def launch(config: Config, origins: Mapping[str, str]) -> Running:
         limits,
         template=template,
         formats=formats,
+        vectors=vectors_of(model),
         stream_interval=settings.api.stream_interval,
         random_seed=settings.model.random_seed,
     )
@@ -112,6 +114,21 @@ def _start_engine(config: Config) -> tuple[TextSide, Callable[[], None]]:
         thread.join(JOIN_TIMEOUT_S)
 
     return channel, close
+
+
+def vectors_of(model: OpenModel) -> VectorModel | None:
+    """What requests get from a model that generates no text."""
+    pooling = model.pooling
+    if pooling is None:
+        return None
+    return VectorModel(
+        size=model.plan.embedding_size,
+        labels=pooling.labels,
+        normalized=pooling.normalize,
+        matryoshka=pooling.matryoshka and not pooling.labels,
+        dimensions=pooling.dimensions,
+        num_token_types=model.config.type_vocab_size if isinstance(model.config, EncoderConfig) else 1,
+    )
 
 
 def _load_text(config: Config, checkpoint: Checkpoint) -> tuple[Tokenizer, ChatTemplate | None]:
@@ -147,10 +164,3 @@ def _sampling_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
 def public_settings(config: Config) -> dict[str, Any]:
     """Every option's value by name, secrets left out."""
     return {name: getattr(getattr(config, opt.section), name) for name, opt in options().items() if not opt.secret}
-
-
-def _first_request(frontend: Frontend) -> GenerateRequest:
-    from ramet.text.generation import GenerateRequest
-
-    sampling = SamplingParams(max_new_tokens=1, temperature=0.0)
-    return GenerateRequest(prompt=[0], sampling=sampling, rid="ramet-first-token")

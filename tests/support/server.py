@@ -15,7 +15,7 @@ from ramet.config.resolve import Machine
 from ramet.engine import EngineCore, EngineThread
 from ramet.engine_load import OpenModel, layout_of, open_model
 from ramet.executor.scripted import Script, ScriptedExecutor
-from ramet.launch import card_of
+from ramet.launch import card_of, vectors_of
 from ramet.server.app import create_app
 from ramet.server.context import Context
 from ramet.text.chat import choose_formats
@@ -85,7 +85,8 @@ async def running(model: Path, script: Script | None = None, **options: Any) -> 
     config, origins = layer(("test", {**OPTIONS, "model_path": str(model), **options}))
     opened = open_model(config.model)
     config = resolve(config, origins, MACHINE, opened.facts).config
-    executor = ScriptedExecutor(layout_of(config), opened.config.vocab_size, script or Script())
+    size = opened.plan.embedding_size
+    executor = ScriptedExecutor(layout_of(config), opened.config.vocab_size, script or Script(), embedding_size=size)
     core = EngineCore(executor, config.scheduler, config.cache)
     thread = EngineThread(lambda: core)
     channel = thread.start()
@@ -94,7 +95,8 @@ async def running(model: Path, script: Script | None = None, **options: Any) -> 
     app = create_app(context)
     context.open(frontend, card_of(config, opened))
     frontend.start()
-    await frontend.send_vocabulary()
+    if frontend.vectors is None:
+        await frontend.send_vocabulary()
     try:
         yield Server(Client(app), frontend, context, executor, core)
     finally:
@@ -119,5 +121,6 @@ def make_frontend(channel: Any, config: Config, opened: OpenModel) -> Frontend:
         limits,
         template=template,
         formats=choose_formats(template, config.api.reasoning_parser, config.api.tool_call_parser),
+        vectors=vectors_of(opened),
         stream_interval=config.api.stream_interval,
     )

@@ -138,7 +138,7 @@ def model_info(context: Context) -> dict[str, Any]:
         "model_path": model.model_path,
         "served_model_name": model.served_name,
         "tokenizer_path": model.tokenizer_path,
-        "is_generation": True,
+        "is_generation": context.live.vectors is None,
         "preferred_sampling_params": None,
         "weight_version": model.weight_version,
         "load_format": model.load_format,

@@ -25,6 +25,7 @@ from ramet.channel import Abort, Call, Dead, Deltas, Reply, Stop, Submit, TextSi
 from ramet.errors import DuplicateRequestError, EngineDeadError, RametError, RequestError
 from ramet.text.chat import ChatSpec, OutputFormats, PreparedChat, prepare
 from ramet.text.detokenizer import Detokenizer
+from ramet.text.embedding import NO_VECTORS, VectorModel, VectorRequest, tokens_of
 from ramet.text.generation import WHOLE, Choice, GenerateRequest, Generation
 from ramet.text.limits import Limits, fit, refuse_unsupported
 from ramet.types import EngineRequest, FinishReason, SamplingParams, TokenDelta
@@ -45,6 +46,9 @@ MIN_SHARED_PROMPT = 64
 FLUSH_SETTLE_S = 0.25
 
 _SEED_LIMIT = 1 << 63
+
+#: Of a request for a vector.
+_NOTHING_DRAWN = SamplingParams(max_new_tokens=0, temperature=0.0, sampling_seed=0)
 
 
 @dataclass(slots=True)
@@ -80,6 +84,7 @@ class Frontend:
         *,
         template: ChatTemplate | None = None,
         formats: OutputFormats | None = None,
+        vectors: VectorModel | None = None,
         stream_interval: int = 1,
         random_seed: int | None = None,
     ) -> None:
@@ -87,6 +92,7 @@ class Frontend:
         self.limits = limits
         self.template = template
         self.formats = formats or OutputFormats()
+        self.vectors = vectors  # None: the model generates
         self.stats = Stats()
         self.stream_interval = stream_interval
         self.last_message_s = time.monotonic()  # of anything from the engine: its heartbeat
@@ -194,6 +200,8 @@ class Frontend:
 
         The caller must read the result to its end or `close` it.
         """
+        if self.vectors is not None:
+            raise self.vectors.refuse_text()
         prompts = [await self.tokenize(request) for request in requests]
         warnings: list[str] = []
         choices: list[Choice] = []
@@ -211,6 +219,40 @@ class Frontend:
                 choices.append(self._choice(len(choices), rid, request, fitted, one, stream))
             if samples > 1 and len(fitted) >= MIN_SHARED_PROMPT:
                 hold[first] = choices[first + 1 :]
+        return self._begin(choices, samples, hold, warnings)
+
+    async def embed(self, requests: Sequence[VectorRequest]) -> Generation:
+        """Start every prompt; when the result has been waited for, its choices have an `embedding` each.
+
+        The caller must read the result to its end or `close` it.
+        """
+        model = self.vectors
+        if model is None:
+            raise RequestError(NO_VECTORS, field="model")
+
+        def encode() -> list[tuple[list[int], list[int], str | None]]:
+            return [tokens_of(request, self.tokenizer, self.limits, model) for request in requests]
+
+        size = sum(request.size for request in requests)
+        prompts = encode() if size <= THREAD_TOKENIZE_CHARS else await asyncio.to_thread(encode)
+        choices: list[Choice] = []
+        for request, (ids, types, _) in zip(requests, prompts, strict=True):
+            engine_request = EngineRequest(
+                rid=request.rid or uuid.uuid4().hex,
+                token_ids=ids,
+                sampling=_NOTHING_DRAWN,
+                embed=True,
+                token_types=types,
+                namespace=request.namespace,
+                priority=request.priority,
+            )
+            decoder, table = Detokenizer(self.tokenizer), self.tokenizer.token_bytes
+            choices.append(Choice(len(choices), engine_request, decoder, table, WHOLE))
+        return self._begin(choices, 1, {}, list(filter(None, (warning for *_, warning in prompts))))
+
+    def _begin(
+        self, choices: list[Choice], samples: int, hold: dict[int, list[Choice]], warnings: list[str]
+    ) -> Generation:
         self._refuse_duplicates([choice.rid for choice in choices])
         generation = Generation(choices, samples, self._submit_more, self._forget, warnings)
         for choice in choices:
@@ -264,6 +306,8 @@ class Frontend:
 
     async def prepare_chat(self, spec: ChatSpec) -> PreparedChat:
         """The chat's prompt, and what its output has to be and who will read it."""
+        if self.vectors is not None:
+            raise self.vectors.refuse_text()
         if spec.size <= THREAD_TOKENIZE_CHARS:
             return prepare(spec, self.template, self.tokenizer, self.formats)
         return await asyncio.to_thread(prepare, spec, self.template, self.tokenizer, self.formats)
@@ -393,6 +437,13 @@ class Frontend:
             await asyncio.sleep(0.005)
         return True
 
+    async def smallest_request(self, rid: str) -> Generation:
+        """One token, or the vector of one: proves that the engine works."""
+        if self.vectors is not None:
+            return await self.embed([VectorRequest(prompt=[0], rid=rid)])
+        sampling = SamplingParams(max_new_tokens=1, temperature=0.0)
+        return await self.generate([GenerateRequest(prompt=[0], sampling=sampling, rid=rid)], stream=True)
+
     async def probe(self, timeout_s: float) -> bool:
         """Whether the engine says anything within the time: whatever it is doing, or one token made for this."""
         if self._dead is not None:
@@ -400,9 +451,7 @@ class Frontend:
         began = time.monotonic()
         generation = None
         if not self._live:
-            sampling = SamplingParams(max_new_tokens=1, temperature=0.0)
-            request = GenerateRequest(prompt=[0], sampling=sampling, rid=f"HEALTH_CHECK_{uuid.uuid4().hex}")
-            generation = await self.generate([request], stream=True)
+            generation = await self.smallest_request(f"HEALTH_CHECK_{uuid.uuid4().hex}")
         try:
             while self._dead is None and time.monotonic() - began < timeout_s:
                 if self.last_message_s > began:

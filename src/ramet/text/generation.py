@@ -80,6 +80,7 @@ class Choice:
     num_retractions: int = 0
     queue_s: float | None = None
     prefill_s: float | None = None
+    embedding: bytes | None = None  # float32, little-endian; of a request for a vector, once finished
     finish: FinishReason | None = None
     ready: bool = False  # listed in its generation's queue
     _pending: list[TokenDelta] = field(default_factory=list)
@@ -136,7 +137,7 @@ class Choice:
             if delta.queue_s is not None:
                 self.queue_s, self.prefill_s = delta.queue_s, delta.prefill_s
         last = deltas[-1]
-        self.finish = last.finish
+        self.finish, self.embedding = last.finish, last.embedding
         cut = self._cut(last)
         text = self.decoder.push(new_ids, held_bytes=max(last.held_bytes, cut))
         if last.finish is not None:
