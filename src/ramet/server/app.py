@@ -16,6 +16,8 @@ from starlette.responses import Response
 import ramet
 from ramet.errors import RametError
 from ramet.server.admin import AbortRequest, Admin
+from ramet.server.anthropic.request import CountTokensRequest, MessagesRequest
+from ramet.server.anthropic.routes import Messages
 from ramet.server.auth import Auth
 from ramet.server.context import Context
 from ramet.server.errors import error_body, is_openai, openai_error
@@ -23,6 +25,8 @@ from ramet.server.info import DetokenizeRequest, Info, TokenizeRequest
 from ramet.server.metrics import Metrics
 from ramet.server.native import Generate
 from ramet.server.native_format import NativeRequest
+from ramet.server.ollama.models import OllamaModelRequest, OllamaModels
+from ramet.server.ollama.routes import Ollama, OllamaChatRequest, OllamaGenerateRequest
 from ramet.server.openai.chat import Chat, ChatRequest
 from ramet.server.openai.completions import CompletionRequest, Completions
 from ramet.server.openai.models import Models
@@ -57,7 +61,8 @@ def create_app(context: Context, *, metrics: bool = True) -> FastAPI:
 
 def _add_routes(app: FastAPI, context: Context) -> None:
     schemas = _Schemas(app)
-    info, admin, models = Info(context), Admin(context), Models(context)
+    info, admin, models, messages = Info(context), Admin(context), Models(context), Messages(context)
+    ollama, library = Ollama(context), OllamaModels(context)
 
     def add(paths: str, handler: Handler, methods: str = "GET", body: type[msgspec.Struct] | None = None) -> None:
         for path in paths.split():
@@ -72,6 +77,14 @@ def _add_routes(app: FastAPI, context: Context) -> None:
     add("/generate", Generate(context).__call__, "POST PUT", NativeRequest)
     add("/v1/completions", Completions(context).__call__, "POST", CompletionRequest)
     add("/v1/chat/completions /invocations", Chat(context).__call__, "POST", ChatRequest)
+    add("/v1/messages", messages.__call__, "POST", MessagesRequest)
+    add("/v1/messages/count_tokens", messages.count_tokens, "POST", CountTokensRequest)
+    add("/api/chat", ollama.chat, "POST", OllamaChatRequest)
+    add("/api/generate", ollama.generate, "POST", OllamaGenerateRequest)
+    add("/api/tags", library.tags)
+    add("/api/ps", library.running)
+    add("/api/show", library.show, "POST", OllamaModelRequest)
+    add("/api/version", library.version)
     add("/v1/models", models.list)
     add("/v1/models/{name:path}", models.one)
     add("/v1/tokenize /tokenize", info.tokenize, "POST", TokenizeRequest)
