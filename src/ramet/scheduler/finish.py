@@ -22,6 +22,12 @@ OUTSIDE_GRAMMAR = FinishReason(
     type="abort", message="A token was drawn that the grammar does not allow.", status_code=500
 )
 
+TOO_COSTLY = FinishReason(
+    type="abort",
+    message="The grammar takes too long to follow; one with fewer ways to read the same text may do.",
+    status_code=400,
+)
+
 
 def nothing_drawn(request: Request) -> FinishReason:
     """Why a request ends for which no token could be drawn.
@@ -70,7 +76,11 @@ def _grammar_end(request: Request) -> FinishReason:
 
 def _fill_mask(request: Request) -> FinishReason | None:
     """What the grammar allows next; why the request ends if that is nothing."""
-    if request.matcher is None or request.mask is None or request.matcher.fill_mask(request.mask):
+    if request.matcher is None or request.mask is None:
+        return None
+    if request.matcher.too_costly:
+        return TOO_COSTLY
+    if request.matcher.fill_mask(request.mask):
         return None
     if request.matcher.accepting:
         return _grammar_end(request)

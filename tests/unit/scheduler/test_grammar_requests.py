@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ramet.executor.scripted import Script
-from ramet.grammar import GrammarCompiler
+from ramet.grammar import GrammarCompiler, matcher
 from ramet.scheduler.state import State
 from ramet.types import EngineRequest
 from support.simulation import VOCAB, Simulation, request
@@ -202,6 +202,16 @@ def test_the_grammar_waits_for_the_end_of_thinking() -> None:
     assert len(answer) == 3
     assert answer.isdigit()
     assert sim.finish("g").type == "stop"
+
+
+def test_a_grammar_that_holds_up_everybody_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher, "ALLOWANCE_S", 0.0)
+    monkeypatch.setattr(matcher, "TOKEN_ALLOWANCE_S", 0.0)
+    sim = simulation(Script(tokens=ids("a")))
+    run(sim, constrained("g", [1], 100, regex="a+"), request("plain", [2], 6))
+    assert sim.finish("g").status_code == 400
+    assert "too long to follow" in (sim.finish("g").message or "")
+    assert sim.finish("plain").type == "length"
 
 
 def test_masks_travel_only_with_entries_that_draw() -> None:
