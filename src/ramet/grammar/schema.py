@@ -105,6 +105,7 @@ class _Check:
         self._root = root
         self._field = field
         self._places: dict[str, Any] = {}
+        self._parents: dict[str, list[str]] = {}  # of each place, those that apply it
         self._intersects = False
         self._multiples: list[tuple[str, Fraction]] = []
 
@@ -124,7 +125,10 @@ class _Check:
             if not isinstance(schema, dict):
                 self._refuse(pointer, "a schema is an object, true or false")
             self._keywords(pointer, schema)
-            todo += reversed(list(self._children(pointer, schema)))
+            children = list(self._children(pointer, schema))
+            for child, _ in children:
+                self._parents.setdefault(child, []).append(pointer)
+            todo += reversed(children)
         self._check_multiples()
         self._check_completable()
 
@@ -295,15 +299,15 @@ class _Check:
     def _check_completable(self) -> None:
         """Refuse places of which no finite value exists: the model would be led in and could never come out.
 
-        Least fixed point, from the innermost places outwards.
+        Least fixed point: a place is looked at again when one that it applies has proved finite.
         """
         finite: dict[str, bool] = dict.fromkeys(self._places, False)
-        changed = True
-        while changed:
-            changed = False
-            for pointer in reversed(self._places):
-                if not finite[pointer] and self._is_finite(pointer, finite):
-                    finite[pointer] = changed = True
+        todo = list(self._places)
+        while todo:
+            pointer = todo.pop()
+            if not finite[pointer] and self._is_finite(pointer, finite):
+                finite[pointer] = True
+                todo += self._parents.get(pointer, ())
         for pointer, ends in finite.items():
             if not ends:
                 self._refuse(pointer, "refers to itself without end; no finite value matches")

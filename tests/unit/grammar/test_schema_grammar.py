@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from ramet.errors import RequestError
-from ramet.grammar import CompiledGrammar
+from ramet.grammar import CompiledGrammar, schema
 
 Accepts = Callable[..., bool]
 Compile = Callable[..., CompiledGrammar]
@@ -243,6 +244,16 @@ def test_long_chains_of_references_are_compiled_or_refused_but_never_crash(compi
 def test_deep_chains_within_the_bound_compile(compiled: Compile) -> None:
     definitions: dict[str, Any] = {f"d{i}": {"properties": {"x": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(1900)}
     compiled("json_schema", json.dumps({"$ref": "#/$defs/d0", "$defs": {**definitions, "d1900": {"type": "integer"}}}))
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_chains_are_checked_in_linear_time_whichever_way_they_run(step: int) -> None:
+    places = range(1900)
+    chained: dict[str, Any] = {f"p{i}": {"anyOf": [{"$ref": f"#/properties/p{i + step}"}]} for i in places}
+    chained[f"p{places[-1] if step == 1 else 0}"] = {"type": "integer"}
+    began_s = time.thread_time()
+    schema.prepare(json.dumps({"properties": chained}), None)
+    assert time.thread_time() - began_s < 2  # looking at every place again for each would take a minute
 
 
 @pytest.mark.parametrize("favourite", [" ", "\n", "\t"])

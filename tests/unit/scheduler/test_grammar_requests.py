@@ -158,6 +158,44 @@ def test_grammars_that_cannot_be_had_are_refused_by_name(sampling: dict[str, obj
     assert sim.finish("plain").type == "length"
 
 
+def test_a_defect_of_the_compiler_ends_the_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError("inside")
+
+    monkeypatch.setattr(GrammarCompiler, "_compile", broken)
+    sim = simulation()
+    run(sim, constrained("g", [1], regex="a"), request("plain", [2], 2))
+    assert sim.finish("g").status_code == 500
+    assert "inside" in (sim.finish("g").message or "")
+    assert sim.finish("plain").type == "length"
+
+
+def test_a_token_outside_the_grammar_is_the_executors_fault() -> None:
+    sim = simulation(Script(tokens=ids("a")))
+    sim.submit(constrained("g", [1], regex="ab"))
+    compiled(sim)
+    sim.step(0)
+    sim.scheduler._take_compiled()
+    mask = sim.scheduler.live["g"].mask
+    assert mask is not None
+    mask[:] = 0xFFFFFFFF  # as if it were not applied
+    sim.executor.script = Script(tokens=ids("z"))
+    sim.run()
+    assert sim.finish("g").status_code == 500
+    assert "does not allow" in (sim.finish("g").message or "")
+
+
+def test_whitespace_is_as_configured() -> None:
+    for options, expected in (
+        ({}, "[ 1 ]"),
+        ({"constrained_json_disable_any_whitespace": True}, "[1]"),
+        ({"constrained_json_whitespace_pattern": "[ ]{2}"}, "[  1  ]"),
+    ):
+        sim = simulation(Script(choose=lambda prompt, index, text=expected: ids(text)[index]), **options)
+        run(sim, constrained("g", [1], json_schema='{"type":"array","items":{"const":1},"minItems":1,"maxItems":1}'))
+        assert text(sim, "g") == expected
+
+
 def test_without_a_vocabulary_or_a_backend_grammars_are_refused() -> None:
     for sim in (Simulation(), simulation(grammar_backend="none")):
         sim.submit(constrained("g", [1], regex="a"))
