@@ -185,15 +185,18 @@ def test_a_token_outside_the_grammar_is_the_executors_fault() -> None:
     assert "does not allow" in (sim.finish("g").message or "")
 
 
-def test_whitespace_is_as_configured() -> None:
-    for options, expected in (
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
         ({}, "[ 1 ]"),
         ({"constrained_json_disable_any_whitespace": True}, "[1]"),
         ({"constrained_json_whitespace_pattern": "[ ]{2}"}, "[  1  ]"),
-    ):
-        sim = simulation(Script(choose=lambda prompt, index, text=expected: ids(text)[index]), **options)
-        run(sim, constrained("g", [1], json_schema='{"type":"array","items":{"const":1},"minItems":1,"maxItems":1}'))
-        assert text(sim, "g") == expected
+    ],
+)
+def test_whitespace_is_as_configured(options: dict[str, object], expected: str) -> None:
+    sim = simulation(Script(tokens=ids(expected)), **options)
+    run(sim, constrained("g", [1], json_schema='{"type":"array","items":{"const":1},"minItems":1,"maxItems":1}'))
+    assert text(sim, "g") == expected
 
 
 def test_without_a_vocabulary_or_a_backend_grammars_are_refused() -> None:
