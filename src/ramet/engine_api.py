@@ -141,6 +141,33 @@ class Engine:
 
         return self._iterate(start) if stream else self._run(self._whole(start))
 
+    # Vectors
+
+    def embed(
+        self,
+        prompt: str | Sequence[str] | None = None,
+        input_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
+        *,
+        dimensions: int | None = None,
+        rid: str | Sequence[str] | None = None,
+    ) -> Any:
+        """Embeddings of prompts: `{"embedding": [float], "meta_info"}` for one, a list of those for a list.
+
+        `dimensions`: how many numbers are wanted, where the model's embeddings may be cut (Matryoshka). Raises
+        `RequestError` for what the model cannot do, before anything runs.
+        """
+        from ramet.engine_vectors import embed
+
+        values = {"text": prompt, "input_ids": input_ids, "dimensions": dimensions, "rid": rid}
+        return self._run(embed(self._running, values))
+
+    def rerank(self, query: str, documents: Sequence[str], *, top_n: int | None = None) -> list[dict[str, Any]]:
+        """Documents by how well they answer the query, by a cross-encoder, best first: `{"score", "document", "index",
+        "meta_info"}`. Raises `RequestError` as `embed` does."""
+        from ramet.engine_vectors import rerank
+
+        return self._run(rerank(self._running, {"query": query, "documents": documents, "top_n": top_n}))
+
     # Text and ids
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:

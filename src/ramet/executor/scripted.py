@@ -228,13 +228,15 @@ class ScriptedExecutor:
         )
 
     def _vectors(self, batch: StepBatch, entries: list[int]) -> F32:
-        """Unit vectors drawn by the hash of what was read; of NaN where the script's next token is -1."""
+        """Vectors drawn by the hash of what was read, of length 1 unless they are single numbers; of NaN where the
+        script's next token is -1."""
         vectors = np.zeros((len(entries), self.embedding_size), np.float32)
         for out, entry in enumerate(entries):
             row, end = int(batch.rows[entry]), int(batch.starts[entry] + batch.query_lens[entry])
             preferred, digest = self._preferred(row, end)
             vector = np.random.default_rng(digest).standard_normal(self.embedding_size)
-            vectors[out] = np.nan if preferred == NO_TOKEN else vector / np.linalg.norm(vector)
+            vector /= np.linalg.norm(vector) if self.embedding_size > 1 else 1.0
+            vectors[out] = np.nan if preferred == NO_TOKEN else vector
         return vectors
 
     def _score(self, batch: StepBatch) -> tuple[F32, I32, F32]:

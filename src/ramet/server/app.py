@@ -31,6 +31,10 @@ from ramet.server.openai.chat import Chat, ChatRequest
 from ramet.server.openai.completions import CompletionRequest, Completions
 from ramet.server.openai.models import Models
 from ramet.server.responses import error_response, http_error_response, json_response
+from ramet.server.vectors.embeddings import ClassifyRequest, EmbeddingRequest, Embeddings
+from ramet.server.vectors.encode import Encode, EncodeRequest
+from ramet.server.vectors.rerank import Rerank, RerankRequest
+from ramet.server.vectors.score import Score, ScoreRequest
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +64,7 @@ def create_app(context: Context, *, metrics: bool = True) -> FastAPI:
 
 
 def _add_routes(app: FastAPI, context: Context) -> None:
-    schemas = _Schemas(app)
+    schemas, vectors = _Schemas(app), Embeddings(context)
     info, admin, models, messages = Info(context), Admin(context), Models(context), Messages(context)
     ollama, library = Ollama(context), OllamaModels(context)
 
@@ -85,6 +89,11 @@ def _add_routes(app: FastAPI, context: Context) -> None:
     add("/api/ps", library.running)
     add("/api/show", library.show, "POST", OllamaModelRequest)
     add("/api/version", library.version)
+    add("/encode /classify", Encode(context).__call__, "POST PUT", EncodeRequest)
+    add("/v1/embeddings", vectors.embeddings, "POST", EmbeddingRequest)
+    add("/v1/classify", vectors.classify, "POST", ClassifyRequest)
+    add("/v1/rerank /rerank", Rerank(context).__call__, "POST", RerankRequest)
+    add("/v1/score /score", Score(context).__call__, "POST", ScoreRequest)
     add("/v1/models", models.list)
     add("/v1/models/{name:path}", models.one)
     add("/v1/tokenize /tokenize", info.tokenize, "POST", TokenizeRequest)

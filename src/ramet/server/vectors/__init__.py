@@ -1,0 +1,1 @@
+"""Routes whose answers are vectors, or scores made of them."""
