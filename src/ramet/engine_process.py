@@ -25,6 +25,7 @@ from ramet.channel import Dead, Reply
 from ramet.channel_zmq import ZmqEngineSide, ZmqTextSide
 from ramet.config import Config, build, flatten
 from ramet.errors import EngineDeadError, RametError
+from ramet.observability import logs
 
 #: The first message of a child that has loaded its model (or could not) is a `Reply` with this id; calls begin at 1.
 READY_ID = 0
@@ -132,9 +133,7 @@ def main() -> int:
     handover = msgspec.json.decode(_read_line(), type=Handover)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     config = build(handover.options)
-    logging.basicConfig(
-        level=config.log.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr
-    )
+    logs.configure(config.log.log_level)
     channel = ZmqEngineSide(handover.to_engine, handover.to_text)
     try:
         try:

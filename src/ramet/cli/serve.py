@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from ramet.config import Config, layer, resolve
 from ramet.config.flags import add_flags, given_flags, read_config_file
 from ramet.config.machine import probe
+from ramet.observability import logs
 
 HELP = "Serve a model over HTTP."
 
@@ -24,16 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    started_s = time.monotonic()
     config, origins = configure(args)
-    logging.basicConfig(
-        level=config.log.log_level.upper(), format="[%(asctime)s] %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
-    )
+    logs.configure(config.log.log_level)
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.root.level))
     if args.print_config:
         return print_config(config, origins)
     from ramet.server.serve import bind, serve
 
-    return serve(config, origins, bind(config.server))
+    return serve(config, origins, bind(config.server), started_s=started_s)
 
 
 def configure(args: argparse.Namespace) -> tuple[Config, dict[str, str]]:

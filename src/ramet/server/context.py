@@ -26,7 +26,7 @@ class Context:
     card: ModelCard | None = None
     on_finish: list[Callable[[Choice], None]] = field(default_factory=list)  # called with each finished request
     draining: bool = False
-    startup_s: float = 0.0  # seconds from process start to readiness
+    startup_s: float = 0.0  # seconds from the command to readiness
 
     def open(self, frontend: Frontend, card: ModelCard) -> None:
         """From now on requests are served."""

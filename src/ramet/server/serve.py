@@ -7,7 +7,6 @@ import contextlib
 import errno
 import logging
 import math
-import os
 import signal
 import socket
 import threading
@@ -55,12 +54,15 @@ def bind(server: ServerSection) -> socket.socket:
     return sock
 
 
-def serve(config: Config, origins: Mapping[str, str], sock: socket.socket) -> int:
-    """Serve until told to stop; the status: 0 after a signal, 1 after the engine's end, 130 when interrupted twice."""
+def serve(config: Config, origins: Mapping[str, str], sock: socket.socket, *, started_s: float) -> int:
+    """Serve until told to stop; the status: 0 after a signal, 1 after the engine's end, 130 when interrupted twice.
+
+    `started_s`: time.monotonic() when the command began.
+    """
     loop = _new_loop()
     asyncio.set_event_loop(loop)
     try:
-        return loop.run_until_complete(_Service(config, origins, sock).run())
+        return loop.run_until_complete(_Service(config, origins, sock, started_s).run())
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
         asyncio.set_event_loop(None)
@@ -88,10 +90,11 @@ class _WebServer(uvicorn.Server):
 class _Service:
     """One run of the server."""
 
-    def __init__(self, config: Config, origins: Mapping[str, str], sock: socket.socket) -> None:
+    def __init__(self, config: Config, origins: Mapping[str, str], sock: socket.socket, started_s: float) -> None:
         self._config = config
         self._origins = origins
         self._sock = sock
+        self._started_s = started_s
         self._status = 0
         self._signals = 0
         self._stopped = asyncio.Event()
@@ -143,7 +146,7 @@ class _Service:
         context = self._context
         context.server, context.api = running.resolved.config.server, running.resolved.config.api
         context.settings = public_settings(running.resolved.config)
-        context.startup_s = time.time() - _process_start()
+        context.startup_s = time.monotonic() - self._started_s
         context.open(frontend, running.card)
         host, port = self._sock.getsockname()[:2]
         name = f"[{host}]" if ":" in host else host
@@ -195,15 +198,3 @@ def _in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 def _call(loop: asyncio.AbstractEventLoop, *args: object) -> None:
     with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
         loop.call_soon_threadsafe(*args)  # type: ignore[arg-type]
-
-
-def _process_start() -> float:
-    """time.time() at the start of this process, where the system tells."""
-    try:
-        with open("/proc/self/stat", encoding="ascii") as file:
-            ticks = int(file.read().rsplit(")", 1)[1].split()[19])
-        with open("/proc/uptime", encoding="ascii") as file:
-            uptime = float(file.read().split()[0])
-    except (OSError, ValueError, IndexError):
-        return time.time()
-    return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
