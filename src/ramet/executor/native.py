@@ -59,8 +59,6 @@ class NativeExecutor:
         ExecutorError: a layout, tier or number of threads that cannot be had.
     """
 
-    name = "native"
-
     def __init__(
         self,
         plan: Plan,
@@ -90,6 +88,7 @@ class NativeExecutor:
         self.whole_rows = plan.whole_rows
         self.tier = str(info["tier"])
         self.threads = int(info["threads"])
+        self.name = f"native/{self.tier}/{self.threads}"  # shown in the start-up line, /server_info and benchmark rows
         self.weight_bytes = int(info["weight_bytes"])
         self.kv_bytes_per_page = int(info["kv_bytes_per_page"])
         self.arena_bytes = int(info["arena_bytes"])  # activations of the largest step; touched as steps need it
