@@ -25,6 +25,7 @@ from ramet.server.info import DetokenizeRequest, Info, TokenizeRequest
 from ramet.server.metrics import Metrics
 from ramet.server.native import Generate
 from ramet.server.native_format import NativeRequest
+from ramet.server.ollama.embed import OllamaEmbed, OllamaEmbeddingsRequest, OllamaEmbedRequest
 from ramet.server.ollama.models import OllamaModelRequest, OllamaModels
 from ramet.server.ollama.routes import Ollama, OllamaChatRequest, OllamaGenerateRequest
 from ramet.server.openai.chat import Chat, ChatRequest
@@ -66,7 +67,7 @@ def create_app(context: Context, *, metrics: bool = True) -> FastAPI:
 def _add_routes(app: FastAPI, context: Context) -> None:
     schemas, vectors = _Schemas(app), Embeddings(context)
     info, admin, models, messages = Info(context), Admin(context), Models(context), Messages(context)
-    ollama, library = Ollama(context), OllamaModels(context)
+    ollama, library, embed = Ollama(context), OllamaModels(context), OllamaEmbed(context)
 
     def add(paths: str, handler: Handler, methods: str = "GET", body: type[msgspec.Struct] | None = None) -> None:
         for path in paths.split():
@@ -85,6 +86,8 @@ def _add_routes(app: FastAPI, context: Context) -> None:
     add("/v1/messages/count_tokens", messages.count_tokens, "POST", CountTokensRequest)
     add("/api/chat", ollama.chat, "POST", OllamaChatRequest)
     add("/api/generate", ollama.generate, "POST", OllamaGenerateRequest)
+    add("/api/embed", embed.embed, "POST", OllamaEmbedRequest)
+    add("/api/embeddings", embed.embeddings, "POST", OllamaEmbeddingsRequest)
     add("/api/tags", library.tags)
     add("/api/ps", library.running)
     add("/api/show", library.show, "POST", OllamaModelRequest)

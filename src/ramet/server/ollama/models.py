@@ -58,7 +58,8 @@ class OllamaModels:
             raise RequestError("model: give the name of a model.", field="model")
         family = model.model_type or "unknown"
         state = await server_info(self._context)
-        capabilities = ["completion"]
+        vectors = frontend.vectors
+        capabilities = ["completion"] if vectors is None else [] if vectors.labels else ["embedding"]
         if frontend.formats.tools is not None:
             capabilities.append("tools")
         if frontend.formats.reasoning is not None:
@@ -75,6 +76,7 @@ class OllamaModels:
                     "general.architecture": family,
                     f"{family}.context_length": frontend.limits.context_length,
                     f"{family}.vocab_size": frontend.limits.vocab_size,
+                    **({f"{family}.embedding_length": vectors.size} if vectors is not None else {}),
                 },
                 "capabilities": capabilities,
             }
