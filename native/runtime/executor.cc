@@ -263,20 +263,24 @@ void Executor::RunWorker(const StepInputs& inputs, const StepState& state, StepR
   context.rows = state.token_rows.data();
   context.token_arena = reinterpret_cast<float*>(token_arena_.data());
   context.logits_arena = reinterpret_cast<float*>(logits_arena_.data());
-  for (size_t s = 0; s < program_.first_logits_segment; ++s) RunSegment(s, context, state, worker);
+  for (size_t s = 0; s < program_.first_logits_segment; ++s) {
+    if (!RunSegment(s, context, state, worker)) return;
+  }
 
   const int64_t rows = static_cast<int64_t>(state.logits.size());
   for (int64_t begin = 0; begin < rows; begin += kLogitsChunk) {
     context.num_logits = std::min(kLogitsChunk, rows - begin);
     context.gather = state.gather.data() + begin;
-    for (size_t s = program_.first_logits_segment; s < program_.segments.size(); ++s) RunSegment(s, context, state, worker);
+    for (size_t s = program_.first_logits_segment; s < program_.segments.size(); ++s) {
+      if (!RunSegment(s, context, state, worker)) return;
+    }
     const int64_t since = timing_ ? Nanoseconds() : 0;
     float* logits = context.Base(plan_.logits, Rows::kLogits);
     for (int64_t r = worker.index(); r < context.num_logits; r += worker.count()) {
       FinishRow(inputs, state, state.logits[static_cast<size_t>(begin + r)], logits + r * context.Stride(plan_.logits), result,
                 sample_scratch_[static_cast<size_t>(worker.index())]);
     }
-    worker.Barrier();
+    if (!worker.Regroup()) return;
     if (timing_ && worker.index() == 0) {
       timings_.back().nanoseconds += Nanoseconds() - since;
       ++timings_.back().calls;
@@ -284,7 +288,7 @@ void Executor::RunWorker(const StepInputs& inputs, const StepState& state, StepR
   }
 }
 
-void Executor::RunSegment(size_t index, const StepContext& context, const StepState& state, Worker& worker) {
+bool Executor::RunSegment(size_t index, const StepContext& context, const StepState& state, Worker& worker) {
   const Segment& segment = program_.segments[index];
   const bool timed = timing_ && worker.index() == 0;
   const int64_t since = timed ? Nanoseconds() : 0;
@@ -295,11 +299,12 @@ void Executor::RunSegment(size_t index, const StepContext& context, const StepSt
   } else {
     RunAttention(index, context, state, worker);
   }
-  worker.Barrier();
+  if (!worker.Regroup()) return false;
   if (timed) {
     timings_[index].nanoseconds += Nanoseconds() - since;
     ++timings_[index].calls;
   }
+  return true;
 }
 
 void Executor::RunLinear(const Node& node, Rows rows, const StepContext& context, Worker& worker) const {

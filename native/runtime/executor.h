@@ -88,7 +88,8 @@ class Executor {
   StepState Prepare(const StepInputs& inputs, StepResult& result) const;
   void ListLogitsRows(const StepInputs& inputs, StepState& state, StepResult& result) const;
   void RunWorker(const StepInputs& inputs, const StepState& state, StepResult& result, Worker& worker);
-  void RunSegment(size_t index, const StepContext& context, const StepState& state, Worker& worker);
+  // False: the worker has left the step.
+  bool RunSegment(size_t index, const StepContext& context, const StepState& state, Worker& worker);
   void RunLinear(const Node& node, Rows rows, const StepContext& context, Worker& worker) const;
   void RunAttention(size_t segment, const StepContext& context, const StepState& state, Worker& worker);
   void FinishRow(const StepInputs& inputs, const StepState& state, const LogitsRow& row, float* logits, StepResult& result, SampleScratch& scratch);

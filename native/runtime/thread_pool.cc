@@ -10,9 +10,22 @@
 namespace ramet {
 namespace {
 
-// Long enough to cover the imbalance between workers of a decode step (measured 2 to 15 µs), short enough that a waiting
-// thread costs a busy neighbour next to nothing.
-constexpr std::chrono::microseconds kSpin{40};
+// The longest spin: covers the usual imbalance between workers, and a parked thread takes about as long to come back.
+constexpr int64_t kMaxSpinNs = 50'000;
+
+// Pauses before the clock is first read, 1 to 3 µs: most waits at a barrier are shorter.
+constexpr int kPausesPerLook = 64;
+
+// A Run of which worker 0 was parked for more than a tenth has somebody in its way: every operation is split evenly, and what
+// only one worker does (a single row, a single token to sample) worker 0 does.
+constexpr int64_t kParkedShare = 10;
+
+// How long worker 0 may be parked before a Run that is under way is judged.
+constexpr int64_t kJudgeAfterNs = 500'000;
+
+// Runs with a reduced team before a larger one is tried: at 3 ms a decode step, 24 ms at first and 0.8 s at most.
+constexpr int kMinPatience = 8;
+constexpr int kMaxPatience = 256;
 
 void Pause() {
 #if defined(__x86_64__)
@@ -22,81 +35,146 @@ void Pause() {
 #endif
 }
 
-// Blocks until `word` differs from `old`. Returns whether the thread slept for it, and so may have woken elsewhere.
-bool WaitForChange(const std::atomic<int32_t>& word, int32_t old) {
-  std::chrono::steady_clock::time_point deadline{};
+int64_t Nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Blocks until `word` differs from `old`.
+void WaitForChange(const std::atomic<int32_t>& word, int32_t old, Waiter& waiter) {
+  int64_t begin = 0;
   for (;;) {
-    for (int i = 0; i < 64; ++i) {
-      if (word.load(std::memory_order_acquire) != old) return false;
+    for (int i = 0; i < kPausesPerLook; ++i) {
+      if (word.load(std::memory_order_acquire) != old) {
+        if (begin) waiter.spin_ns = kMaxSpinNs;
+        return;
+      }
       Pause();
     }
-    const auto now = std::chrono::steady_clock::now();
-    if (deadline == std::chrono::steady_clock::time_point{}) deadline = now + kSpin;
-    if (now >= deadline) break;
+    const int64_t now = Nanoseconds();
+    if (!begin) begin = now;
+    if (now - begin >= waiter.spin_ns) break;
   }
   while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
-  return true;
+  const int64_t waited = Nanoseconds() - begin;
+  waiter.parked_ns += waited;
+  // What came soon after all is worth spinning for next time; what did not, is not.
+  waiter.spin_ns = waited < 2 * kMaxSpinNs ? kMaxSpinNs : waiter.spin_ns / 2;
 }
+
+int Fewer(int count) { return std::max(1, count - (count + 3) / 4); }
 
 }  // namespace
 
 void Worker::Barrier() {
-  if (count_ > 1) pool_->WaitAtBarrier(index_);
+  if (count_ > 1) pool_->Meet(*this, false);
+}
+
+bool Worker::Regroup() {
+  if (count_ > 1) pool_->Meet(*this, true);
+  return index_ < count_;
 }
 
 Worker::Range Worker::Split(int64_t n, int64_t grain) const {
   const int64_t grains = (n + grain - 1) / grain;
-  const int64_t begin = grains * index_ / count_ * grain;
-  const int64_t end = grains * (index_ + 1) / count_ * grain;
+  const int64_t begin = (grains * index_ + count_ - 1) / count_ * grain;  // rounded up: a single grain is worker 0's
+  const int64_t end = (grains * (index_ + 1) + count_ - 1) / count_ * grain;
   return {std::min(begin, n), std::min(end, n)};
 }
 
-ThreadPool::ThreadPool(int threads) : placement_(std::max(threads, 1)) {
-  threads_.reserve(static_cast<size_t>(std::max(threads, 1) - 1));
-  for (int i = 1; i < threads; ++i) threads_.emplace_back([this, i] { Loop(i); });
+void TeamSize::Learn(bool suffered) {
+  if (suffered) {
+    now_ = Fewer(now_);
+    patience_ = std::clamp(patience_ * 2, kMinPatience, kMaxPatience);
+    runs_left_ = patience_;
+  } else if (now_ == most_) {
+    patience_ = std::max(patience_ - 1, 0);
+  } else if (--runs_left_ <= 0) {
+    now_ = std::min(now_ + (most_ + 3) / 4, most_);  // and again after the next Run, if that goes well
+  }
+}
+
+ThreadPool::ThreadPool(int threads) : seats_(static_cast<size_t>(std::max(threads, 1))), team_(size()) {
+  for (Seat& seat : seats_) seat.at_barrier.spin_ns = seat.between_runs.spin_ns = kMaxSpinNs;
+  for (int i = 1; i < size(); ++i) seats_[static_cast<size_t>(i)].thread = std::thread([this, i] { Loop(i); });
 }
 
 ThreadPool::~ThreadPool() {
   stopping_ = true;
-  run_.fetch_add(1, std::memory_order_release);
-  run_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  CallWorkers(size());
+  for (size_t i = 1; i < seats_.size(); ++i) seats_[i].thread.join();
+}
+
+void ThreadPool::CallWorkers(int count) {
+  for (int i = 1; i < count; ++i) {
+    Seat& seat = seats_[static_cast<size_t>(i)];
+    seat.calls.fetch_add(1, std::memory_order_release);
+    seat.calls.notify_one();
+  }
 }
 
 void ThreadPool::RunErased(Call call, void* context) {
   call_ = call;
   context_ = context;
-  if (!threads_.empty()) {
-    placement_.Settle(0);
-    run_.fetch_add(1, std::memory_order_release);
-    run_.notify_all();
-  }
-  Worker worker(this, 0, size());
-  call(context, worker);
-  worker.Barrier();
+  count_ = team_.now();
+  shrink_to_.store(count_, std::memory_order_relaxed);
+  seats_[0].at_barrier.parked_ns = 0;
+  begin_ns_ = Nanoseconds();
+  CallWorkers(count_);
+  Work(0, 0);
+  if (size() > 1) team_.Learn(Suffers());
+}
+
+bool ThreadPool::Suffers() const {
+  return seats_[0].at_barrier.parked_ns > (Nanoseconds() - begin_ns_) / kParkedShare;
+}
+
+void ThreadPool::Work(int index, int32_t call) {
+  Worker worker(this, index, count_, call);
+  call_(context_, worker);
+  if (worker.index() < worker.count()) worker.Barrier();
 }
 
 void ThreadPool::Loop(int index) {
+  Seat& seat = seats_[static_cast<size_t>(index)];
   // Counted from zero, not read: a Run may begin before this thread does, but none ends without it.
   for (int32_t seen = 0;; ++seen) {
-    WaitForChange(run_, seen);
+    WaitForChange(seat.calls, seen, seat.between_runs);
     if (stopping_) return;
-    placement_.Settle(index);
-    Worker worker(this, index, size());
-    call_(context_, worker);
-    worker.Barrier();
+    Work(index, seen + 1);
   }
 }
 
-void ThreadPool::WaitAtBarrier(int index) {
+void ThreadPool::Meet(Worker& worker, bool may_shrink) {
+  Seat& seat = seats_[static_cast<size_t>(worker.index_)];
   const int32_t phase = phase_.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size()) {
+  // Compared with the worker's own count: whoever arrives last may already be lowering count_.
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == worker.count_) {
+    if (may_shrink) Shrink();
     arrived_.store(0, std::memory_order_relaxed);
     phase_.fetch_add(1, std::memory_order_release);
     phase_.notify_all();
-  } else if (WaitForChange(phase_, phase)) {
-    placement_.Settle(index);
+  } else {
+    WaitForChange(phase_, phase, seat.at_barrier);
   }
+  if (!may_shrink) return;
+  if (worker.index_ > 0 && seat.left.load(std::memory_order_relaxed) == worker.call_) {
+    worker.count_ = worker.index_;  // not in it any more. The Run may be over and count_ another one's.
+    return;
+  }
+  worker.count_ = count_;
+  if (worker.index_ == 0 && seat.at_barrier.parked_ns > kJudgeAfterNs && Suffers()) {
+    shrink_to_.store(Fewer(worker.count_), std::memory_order_relaxed);
+  }
+}
+
+// By the last to arrive, before the others may go on.
+void ThreadPool::Shrink() {
+  const int count = std::min(count_, static_cast<int>(shrink_to_.load(std::memory_order_relaxed)));
+  for (int i = count; i < count_; ++i) {
+    Seat& seat = seats_[static_cast<size_t>(i)];
+    seat.left.store(seat.calls.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  }
+  count_ = count;
 }
 
 }  // namespace ramet

@@ -6,21 +6,30 @@
 //     SecondOp(args, worker);
 //   });
 //
-// Whoever waits (a thread for the next Run, a worker at a barrier) spins for a few tens of microseconds, longer than the usual
-// difference between workers, and then parks on a futex, so that a team on few cores does not starve the process beside it.
+// A team that shares its processors with other busy processes can be slower than one thread by a factor of ten: each barrier
+// waits until whoever lost its processor gets it back (an emulated decode of 360 barriers beside one busy process, on two
+// processors: 57 ms with two threads, 3 ms with one). Two things keep that away. Waiting adapts: a wait spins for tens of
+// microseconds where that has paid and parks on a futex at once where it has not. And the team adapts: when much time was spent
+// parked, workers leave the Run where it says Regroup, the next Runs use fewer, and more are tried again later. So worker.count()
+// may differ from Run to Run and change at a Regroup; results must not depend on it.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <type_traits>
 #include <vector>
-
-#include "runtime/placement.h"
 
 namespace ramet {
 
 class ThreadPool;
+
+// How one thread waits, and what it cost during the current Run.
+struct Waiter {
+  int64_t spin_ns = 0;    // how long to spin before parking
+  int64_t parked_ns = 0;  // time spent parked since this was set to 0
+};
 
 // One thread's view of the team during a Run.
 class Worker {
@@ -28,8 +37,12 @@ class Worker {
   int index() const { return index_; }
   int count() const { return count_; }
 
-  // Returns once all workers of the team have called it. What any of them wrote before is visible to all after.
+  // Returns once all workers of the Run have called it. What any of them wrote before is visible to all after.
   void Barrier();
+
+  // Barrier, after which the team may be smaller. False: this worker is no longer in it and must return from the function at
+  // once, touching nothing of the caller's.
+  [[nodiscard]] bool Regroup();
 
   // This worker's share of [0, n) in a static split into `count` runs of whole `grain`s: [begin, end), maybe empty.
   struct Range {
@@ -40,25 +53,44 @@ class Worker {
 
  private:
   friend class ThreadPool;
-  Worker(ThreadPool* pool, int index, int count) : pool_(pool), index_(index), count_(count) {}
+  Worker(ThreadPool* pool, int index, int count, int32_t call) : pool_(pool), index_(index), count_(count), call_(call) {}
 
   ThreadPool* pool_;
   int index_;
   int count_;
+  int32_t call_;  // which of its seat's calls this is
+};
+
+// How many workers the next Run uses: all of them while nothing is in their way.
+class TeamSize {
+ public:
+  explicit TeamSize(int most) : most_(most), now_(most) {}
+
+  int now() const { return now_; }
+
+  // A Run of now() workers went well, or it `suffered`: worker 0 was parked for much of it.
+  void Learn(bool suffered);
+
+ private:
+  int most_;
+  int now_;
+  int runs_left_ = 0;  // with a reduced team, before more workers are tried
+  int patience_ = 0;   // what runs_left_ starts from; doubles while trying fails
 };
 
 class ThreadPool {
  public:
-  // A team of `threads` >= 1 workers: the caller of Run is worker 0, the others are threads owned by the pool.
+  // A team of up to `threads` >= 1 workers: the caller of Run is worker 0, the others are threads owned by the pool.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int size() const { return static_cast<int>(threads_.size()) + 1; }
+  // The most workers that a Run has.
+  int size() const { return static_cast<int>(seats_.size()); }
 
-  // Calls fn(worker) once on every thread of the team and returns when all have returned. `fn` must not throw and must not
-  // call Run. One caller at a time.
+  // Calls fn(worker) once on each worker of the Run and returns when all have returned. `fn` must not throw and must not call
+  // Run. One caller at a time.
   template <typename Fn>
   void Run(Fn&& fn) {
     RunErased([](void* context, Worker& worker) { (*static_cast<std::remove_reference_t<Fn>*>(context))(worker); },
@@ -69,17 +101,32 @@ class ThreadPool {
   friend class Worker;
   using Call = void (*)(void* context, Worker& worker);
 
+  // One worker's place; on cache lines of its own.
+  struct alignas(64) Seat {
+    std::atomic<int32_t> calls{0};  // counts the Runs it was called to; its thread waits for a change
+    std::atomic<int32_t> left{0};   // the last of these calls that it was sent away from
+    Waiter at_barrier;
+    Waiter between_runs;
+    std::thread thread;             // of worker 0: none
+  };
+
   void RunErased(Call call, void* context);
   void Loop(int index);
-  void WaitAtBarrier(int index);
+  void Work(int index, int32_t call);
+  void Meet(Worker& worker, bool may_shrink);
+  void Shrink();
+  bool Suffers() const;
+  void CallWorkers(int count);
 
-  Placement placement_;
-  std::vector<std::thread> threads_;
+  std::vector<Seat> seats_;
+  TeamSize team_;
   Call call_ = nullptr;
   void* context_ = nullptr;
+  int count_ = 0;         // workers of the current Run; the last to arrive at a Regroup may lower it
+  int64_t begin_ns_ = 0;  // of the current Run
   bool stopping_ = false;
-  alignas(64) std::atomic<int32_t> run_{0};      // counts Runs; threads wait for it to change
   alignas(64) std::atomic<int32_t> arrived_{0};  // workers at the current barrier
+  std::atomic<int32_t> shrink_to_{0};            // what count_ becomes at the next Regroup, if less
   alignas(64) std::atomic<int32_t> phase_{0};    // counts passed barriers; workers wait for it to change
 };
 
