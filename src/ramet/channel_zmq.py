@@ -93,19 +93,29 @@ class ZmqTextSide:
 
     def _read(self, exit_code: Callable[[], int | None]) -> None:
         """Owns the receiving socket until the engine has ended or the channel is closed."""
-        while self._inbox.ended is None and not self._closing.is_set():
-            ended = exit_code()  # asked before looking: what it sent before its end is read first
-            if self._answers.poll(WATCH_INTERVAL_MS if ended is None else 0):
-                self._inbox.put(self._decoder.decode(self._answers.recv()))
-            elif ended is not None:
-                self._inbox.put(Dead(f"its process ended with exit code {ended}"))
-        self._inbox.put(Dead("the channel was closed"))
+        reason = "the channel was closed"
+        try:
+            while self._inbox.ended is None and not self._closing.is_set():
+                ended = exit_code()  # asked before looking: what it sent before its end is read first
+                if self._answers.poll(WATCH_INTERVAL_MS if ended is None else 0):
+                    self._inbox.put(self._decoder.decode(self._answers.recv()))
+                elif ended is not None:
+                    self._inbox.put(Dead(f"its process ended with exit code {ended}"))
+        except BaseException as error:
+            reason = f"its messages cannot be read: {type(error).__name__}: {error}"
+            raise
+        finally:
+            self._inbox.put(Dead(reason))
 
     def send(self, message: ToEngine) -> None:
         data = self._encoder.encode(message) if self._inbox.ended is None else b""
         with self._send_lock:
             if self._inbox.ended is not None or self._closing.is_set():
                 raise EngineDeadError(f"The engine has ended: {self._inbox.ended or 'the channel was closed'}")
+            # With no engine to take it, a plain send would block for ever: it has died and the reader is about to say so.
+            while not self._requests.poll(WATCH_INTERVAL_MS, zmq.POLLOUT):
+                if self._inbox.ended is not None:
+                    raise EngineDeadError(f"The engine has ended: {self._inbox.ended}")
             self._requests.send(data)
 
     async def receive(self) -> ToText:

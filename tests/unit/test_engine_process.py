@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -82,6 +83,35 @@ async def test_a_killed_engine_is_noticed_within_a_second(process: EngineProcess
         pass
     assert time.monotonic() - began < 1
     assert "exit code -9" in message.reason
+
+
+async def test_sending_to_a_killed_engine_fails_instead_of_blocking(process: EngineProcess) -> None:
+    """In the fraction of a second before the death is noticed, nobody is there to take a message."""
+    text = process.start()
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(5)
+
+    def send() -> None:
+        until = time.monotonic() + 5
+        while time.monotonic() < until:  # the first ones may still find the pipe open
+            text.send(Stop())
+
+    with pytest.raises(EngineDeadError, match="exit code -9"):
+        await asyncio.wait_for(asyncio.to_thread(send), 3)
+
+
+async def test_a_message_that_cannot_be_read_ends_the_channel() -> None:
+    text = ZmqTextSide()
+    engine = ZmqEngineSide(text.to_engine, text.to_text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "excepthook", lambda _: None)
+        text.start_reading(lambda: None)
+        engine._answers.send(b"\xc1")
+        message = await asyncio.wait_for(text.receive(), 5)
+    assert isinstance(message, Dead)
+    assert "cannot be read" in message.reason
+    text.close()
+    engine.close()
 
 
 def test_what_loading_raises_is_raised_by_start(model: Path) -> None:
