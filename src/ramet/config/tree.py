@@ -125,6 +125,10 @@ class ApiSection:
     )
     allow_auto_truncate: bool = option(False, "Cut prompts that are too long (at the front) instead of refusing them.")
     strict: bool = option(False, "Refuse unknown request fields instead of warning about them in a header.")
+    enable_response_store: bool = option(False, "Keep responses of /v1/responses in memory, for later turns.")
+    response_store_mb: int = option(
+        256, "Bound of the stored responses in megabytes; the oldest go first.", low=1, high=1_000_000
+    )
     reasoning_parser: str | None = option(
         None, "Format of the model's thinking, told apart from its answer; auto chooses by the chat template."
     )

@@ -31,7 +31,10 @@ from ramet.server.ollama.routes import Ollama, OllamaChatRequest, OllamaGenerate
 from ramet.server.openai.chat import Chat, ChatRequest
 from ramet.server.openai.completions import CompletionRequest, Completions
 from ramet.server.openai.models import Models
-from ramet.server.responses import error_response, http_error_response, json_response
+from ramet.server.openai.responses.request import ResponsesRequest
+from ramet.server.openai.responses.routes import Responses
+from ramet.server.parsers import FunctionCallRequest, Parsers, ReasoningRequest
+from ramet.server.responses import error_response, http_error_response, json_response, nested
 from ramet.server.vectors.embeddings import ClassifyRequest, EmbeddingRequest, Embeddings
 from ramet.server.vectors.encode import Encode, EncodeRequest
 from ramet.server.vectors.rerank import Rerank, RerankRequest
@@ -66,6 +69,7 @@ def create_app(context: Context, *, metrics: bool = True) -> FastAPI:
 
 def _add_routes(app: FastAPI, context: Context) -> None:
     schemas, vectors = _Schemas(app), Embeddings(context)
+    parsers, responses = Parsers(context), Responses(context)
     info, admin, models, messages = Info(context), Admin(context), Models(context), Messages(context)
     ollama, library, embed = Ollama(context), OllamaModels(context), OllamaEmbed(context)
 
@@ -92,6 +96,11 @@ def _add_routes(app: FastAPI, context: Context) -> None:
     add("/api/ps", library.running)
     add("/api/show", library.show, "POST", OllamaModelRequest)
     add("/api/version", library.version)
+    add("/v1/responses", responses.create, "POST", ResponsesRequest)
+    add("/v1/responses/{id}", responses.retrieve)
+    add("/v1/responses/{id}", responses.delete, "DELETE")
+    add("/v1/responses/{id}/cancel", responses.cancel, "POST")
+    add("/v1/responses/{id}/input_items", responses.input_items)
     add("/encode /classify", Encode(context).__call__, "POST PUT", EncodeRequest)
     add("/v1/embeddings", vectors.embeddings, "POST", EmbeddingRequest)
     add("/v1/classify", vectors.classify, "POST", ClassifyRequest)
@@ -101,6 +110,9 @@ def _add_routes(app: FastAPI, context: Context) -> None:
     add("/v1/models/{name:path}", models.one)
     add("/v1/tokenize /tokenize", info.tokenize, "POST", TokenizeRequest)
     add("/v1/detokenize /detokenize", info.detokenize, "POST", DetokenizeRequest)
+    add("/render", parsers.render, "POST", ChatRequest)
+    add("/parse_function_call", parsers.parse_function_call, "POST", FunctionCallRequest)
+    add("/separate_reasoning", parsers.separate_reasoning, "POST", ReasoningRequest)
     add("/flush_cache", admin.flush_cache, "GET POST")
     add("/abort_request", admin.abort_request, "POST", AbortRequest)
 
@@ -168,5 +180,5 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     if body is not None:
         return json_response(body, 500)
     if is_openai(request.url.path):
-        return json_response(openai_error(message, "InternalServerError", 500), 500)
+        return json_response(nested(openai_error(message, "InternalServerError", 500), request.url.path), 500)
     return json_response({"error": {"message": message}}, 500)

@@ -14,6 +14,7 @@ from ramet.server.errors import (
     is_anthropic,
     is_ollama,
     is_openai,
+    is_responses,
     openai_error,
     openai_object,
     status_of,
@@ -28,7 +29,7 @@ def error_response(error: RametError, path: str) -> Response:
     if body is not None:
         return json_response(body, status)
     if openai:
-        body = openai_object(error)
+        body = nested(openai_object(error), path)
     elif isinstance(error, BodyTypeError):
         body = {"error": error.message}
     elif status >= 500:
@@ -40,7 +41,15 @@ def error_response(error: RametError, path: str) -> Response:
 
 def http_error_response(status: int, message: str, path: str) -> Response:
     """Errors of the HTTP layer itself: no such route, wrong method."""
-    return json_response(error_body(path, message, status) or openai_error(message, str(status), status), status)
+    body = error_body(path, message, status) or nested(openai_error(message, str(status), status), path)
+    return json_response(body, status)
+
+
+def nested(error: dict[str, Any], path: str) -> dict[str, Any]:
+    """OpenAI's flat error object, put under `error` where the Responses API wants it."""
+    if not is_responses(path):
+        return error
+    return {"error": {key: value for key, value in error.items() if key != "object"}}
 
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

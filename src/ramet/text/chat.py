@@ -138,7 +138,7 @@ def prepare(
         )
         ids, text = tokenizer.encode_chat(pieces), "".join(piece.text for piece in pieces)
         seen = text
-    thinks = formats.reasoning if spec.separate_reasoning else None
+    thinks = formats.reasoning
     thinking = False
     grammar_after: tuple[int, ...] = ()
     if formats.reasoning is not None:
@@ -156,8 +156,9 @@ def prepare(
     if thinks is not None or parses_calls:
 
         def make_parser() -> OutputParser:
-            think = reasoning.make_reasoning_parser(thinks, prompt_is_open=thinking) if thinks else None
-            counter = reasoning.make_reasoning_parser(thinks, prompt_is_open=thinking) if thinks else None
+            think, counter = (
+                reasoning.make_reasoning_parser(thinks, prompt_is_open=thinking) if thinks else None for _ in range(2)
+            )
             call: Parser | None = None
             if parses_calls and call_format is not None:
                 schemas, parallel = offered.schemas, spec.parallel_tool_calls
@@ -166,22 +167,23 @@ def prepare(
                 else:
                     call = tools.make_tool_parser(call_format, schemas, parallel=parallel)
             return OutputParser(
-                think,
+                think if spec.separate_reasoning else None,
                 call,
                 stream_reasoning=spec.stream_reasoning,
                 counter=ReasoningCounter(counter, tokenizer.token_bytes) if counter else None,
             )
 
     most_calls = 1 if spec.tool_name is not None or not spec.parallel_tool_calls else None
+    shown = thinks if spec.separate_reasoning else None
     return PreparedChat(
         token_ids=ids,
         text=text,
         make_parser=make_parser,
         thinking=thinking,
-        reasoning=thinks,
+        reasoning=shown,
         grammar_after=grammar_after,
         calls_schema=offered.calls_schema(most=most_calls) if forced else None,
-        show_specials=parses_calls or (thinks is not None and _has_special(thinks, tokenizer)),
+        show_specials=parses_calls or (shown is not None and _has_special(shown, tokenizer)),
         warnings=_warnings(offered, forced, formats),
     )
 
