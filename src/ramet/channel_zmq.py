@@ -112,7 +112,7 @@ class ZmqTextSide:
         with self._send_lock:
             if self._inbox.ended is not None or self._closing.is_set():
                 raise EngineDeadError(f"The engine has ended: {self._inbox.ended or 'the channel was closed'}")
-            # With no engine to take it, a plain send would block for ever: it has died and the reader is about to say so.
+            # Without an engine a plain send would block for ever: it has died, and the reader is about to say so.
             while not self._requests.poll(WATCH_INTERVAL_MS, zmq.POLLOUT):
                 if self._inbox.ended is not None:
                     raise EngineDeadError(f"The engine has ended: {self._inbox.ended}")
