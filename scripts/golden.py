@@ -1,4 +1,4 @@
-"""Remakes the stored outputs that tests compare with: `plans`; with torch and transformers `models`, `embeddings`."""
+"""Remakes the stored outputs that tests compare with: `plans`; with transformers `models`, `embeddings`, `minilm`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,23 @@ def embeddings() -> None:
     importlib.import_module("golden_embeddings").make(REFERENCE)
 
 
+def minilm(folder: Path) -> None:
+    """The vectors of transformers on a real model, all-MiniLM-L6-v2, which lies in `folder`."""
+    importlib.import_module("golden_embeddings").make_minilm(REFERENCE, folder)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("plans", "models", "embeddings"))
+    parser.add_argument("what", choices=("plans", "models", "embeddings", "minilm"))
+    parser.add_argument("folder", nargs="?", type=Path, help="minilm: where the model lies")
+    given = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
-    {"plans": plans, "models": models, "embeddings": embeddings}[parser.parse_args().what]()
+    if given.what == "minilm":
+        if given.folder is None:
+            parser.error("minilm needs the directory of the model, as `ramet serve --model-path` fetched it")
+        minilm(given.folder)
+    else:
+        {"plans": plans, "models": models, "embeddings": embeddings}[given.what]()
 
 
 if __name__ == "__main__":

