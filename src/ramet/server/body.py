@@ -30,7 +30,8 @@ class Body(Generic[T]):
     def decode(self, raw: bytes) -> tuple[T, dict[str, bytes]]:
         """The body, and the top-level keys that its type does not have, with their JSON."""
         value: T = decode_with(self._decoder, raw)
-        unknown = {key: bytes(text) for key, text in self._keys.decode(raw).items() if key not in self.known}
+        keys = decode_with(self._keys, raw)  # may fail by itself: what the type does not have was only skipped
+        unknown = {key: bytes(text) for key, text in keys.items() if key not in self.known}
         return value, unknown
 
 

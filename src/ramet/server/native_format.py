@@ -12,6 +12,7 @@ from ramet import sampling_params
 from ramet.errors import RequestError
 from ramet.server.errors import BodyTypeError, type_error
 from ramet.text.generation import Choice, Chunk, GenerateRequest
+from ramet.text.surrogates import refuse_unpaired
 from ramet.types import FinishReason, SamplingParams, TokenLogprob
 
 T = TypeVar("T")
@@ -151,6 +152,8 @@ def namespace(cache_salt: str | None, extra_key: str | None) -> str:
     """The part of the prefix cache that a request shares; "" is everybody's."""
     if not cache_salt and not extra_key:
         return ""
+    refuse_unpaired(cache_salt or "", "cache_salt")
+    refuse_unpaired(extra_key or "", "extra_key")
     return msgspec.json.encode([cache_salt or "", extra_key or ""]).decode()
 
 

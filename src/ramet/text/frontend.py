@@ -27,7 +27,7 @@ from ramet.text.chat import ChatSpec, OutputFormats, PreparedChat, prepare
 from ramet.text.detokenizer import Detokenizer
 from ramet.text.embedding import NO_VECTORS, VectorModel, VectorRequest, tokens_of
 from ramet.text.generation import WHOLE, Choice, GenerateRequest, Generation
-from ramet.text.limits import Limits, fit, refuse_unsupported
+from ramet.text.limits import Limits, check_samples, check_sendable, fit, refuse_unsupported
 from ramet.types import EngineRequest, FinishReason, SamplingParams, TokenDelta
 
 if TYPE_CHECKING:
@@ -207,6 +207,7 @@ class Frontend:
         choices: list[Choice] = []
         hold: dict[int, list[Choice]] = {}
         samples = requests[0].sampling.n
+        check_samples(len(requests), samples)
         for request, prompt in zip(requests, prompts, strict=True):
             fitted, sampling, warning = fit(request, prompt, self.limits)
             if warning:
@@ -254,12 +255,14 @@ class Frontend:
         self, choices: list[Choice], samples: int, hold: dict[int, list[Choice]], warnings: list[str]
     ) -> Generation:
         self._refuse_duplicates([choice.rid for choice in choices])
+        for choice in choices:
+            check_sendable(choice.request)
         generation = Generation(choices, samples, self._submit_more, self._forget, warnings)
         for choice in choices:
             self._live[choice.rid] = (generation, choice)
         try:
             self._submit(generation.start(hold))
-        except RametError:
+        except Exception:  # whatever it is, nobody will read them
             for choice in choices:
                 self._live.pop(choice.rid, None)
             raise

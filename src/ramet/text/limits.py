@@ -10,10 +10,17 @@ import msgspec
 from ramet import sampling_params
 from ramet.errors import RequestError, RequestTooLong
 from ramet.text.generation import GenerateRequest
-from ramet.types import SamplingParams
+from ramet.text.surrogates import refuse_unpaired
+from ramet.types import EngineRequest, SamplingParams
 
 #: Sampling fields that the engine cannot honour yet. A field leaves this list when the part that honours it lands.
 UNSUPPORTED = ("stop_regex",)
+
+#: Generations that one request may start by asking for several samples: each takes some 3 kB until it ends.
+MAX_SAMPLES = 16_384
+
+#: Whole numbers that a message to the engine can hold.
+_INT64 = range(-(2**63), 2**63)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +46,24 @@ def refuse_unsupported(sampling: SamplingParams) -> None:
     for name in UNSUPPORTED:
         if getattr(sampling, name):
             raise RequestError(f"{name} is not supported by this version of ramet.", field=name)
+
+
+def check_samples(prompts: int, samples: int) -> None:
+    """Raise when a short request asks for more generations than memory should be spent on."""
+    if samples > 1 and prompts * samples > MAX_SAMPLES:
+        raise RequestError(
+            f"n {samples} for each of {prompts} prompts asks for {prompts * samples} generations; at most "
+            f"{MAX_SAMPLES} are possible in one request.",
+            field="n",
+        )
+
+
+def check_sendable(request: EngineRequest) -> None:
+    """Raise for what a message to the engine cannot carry: numbers beyond 64 bits, text that is not Unicode."""
+    for name in ("priority", "top_logprobs_num", "logprob_start_len"):
+        if getattr(request, name) not in _INT64:
+            raise RequestError(f"{name} must be a 64-bit integer.", field=name)
+    refuse_unpaired(request.rid, "rid")
 
 
 def fit(request: GenerateRequest, prompt: list[int], limits: Limits) -> tuple[list[int], SamplingParams, str | None]:

@@ -105,6 +105,10 @@ def test_information(engine: ramet.Engine) -> None:
         {"prompt": "x", "sampling_params": {"max_tokens": 3}},
         {"prompt": "x", "sampling_params": "hot"},
         {"prompt": "x", "sampling_params": {"stop_regex": "a"}},
+        {"prompt": "x", "priority": 1 << 63},
+        {"prompt": "half a \ud83d character"},
+        {"prompt": "x", "rid": "\ud83d"},
+        {"prompt": "x", "cache_salt": "\ud83d"},
         {"prompt": ["a", "b"], "sampling_params": [{}]},
     ],
 )

@@ -190,6 +190,19 @@ async def test_a_failed_check_leaves_nothing_behind(frontend: Frontend, channel:
     assert channel.submitted() == []
 
 
+@pytest.mark.parametrize("error", [OverflowError("too large for 64 bits"), EngineDeadError("ended")])
+async def test_what_could_not_be_sent_is_not_live(
+    frontend: Frontend, channel: PlayedChannel, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(message: ToEngine) -> None:
+        raise error
+
+    monkeypatch.setattr(channel, "send", fail)
+    with pytest.raises(type(error)):
+        await frontend.generate([request(rid="good")], stream=True)
+    assert frontend.num_live == 0  # else /health would wait for it, and report a dead engine 20 s later
+
+
 async def test_stop_ends_the_engine(frontend: Frontend, channel: PlayedChannel) -> None:
     generation = await frontend.generate([request()], stream=True)
     await frontend.stop()

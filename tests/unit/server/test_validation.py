@@ -233,6 +233,7 @@ async def test_native_refusals_have_their_contract_shapes(server: Server) -> Non
         b'{"prompt": "x", "temperature": 1e400}',
         b'{"prompt": "a\\ud801b"}',
         b'{"prompt": ["x", 1]}',
+        b'{"prompt": "x", "unkn\xffwn": 1}',
         b'{"prompt": {"a": 1}}',
         b'{"prompt": "x", "stop": [1]}',
         b'{"prompt": "x", "stream": "yes"}',
@@ -242,6 +243,21 @@ async def test_native_refusals_have_their_contract_shapes(server: Server) -> Non
 async def test_bodies_that_are_no_request(server: Server, raw: bytes) -> None:
     for path in (COMPLETIONS, CHAT, "/v1/detokenize", GENERATE):
         refused(await server.client.post(path, raw=raw))
+    await alive(server)
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT, GENERATE])
+async def test_numbers_beyond_64_bits_are_refused_by_name(server: Server, path: str) -> None:
+    refused(await server.client.post(path, {**prompt_for(path), "priority": 10**20}), "priority")
+    assert server.frontend.num_live == 0
+    await alive(server)
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT, GENERATE])
+async def test_a_short_request_cannot_ask_for_a_million_answers(server: Server, path: str) -> None:
+    many: dict[str, Any] = {"n": 1_000_000}
+    body = {**prompt_for(path), **({"sampling_params": many} if path == GENERATE else many)}
+    refused(await server.client.post(path, body), "n")
     await alive(server)
 
 
