@@ -128,7 +128,7 @@ def _effort(body: CountTokensRequest) -> str | None:
         path = f"output_config.{others[0]}"
         raise RequestError(f"{path} is not supported by this version of ramet.", field=path)
     effort = config.get("effort")
-    if effort is not None and effort not in _EFFORTS:
+    if effort is not None and (not isinstance(effort, str) or effort not in _EFFORTS):
         raise RequestError(f"output_config.effort must be one of {', '.join(_EFFORTS)}.", field="output_config.effort")
     return None if effort is None else _EFFORTS[effort]
 
