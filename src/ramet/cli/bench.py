@@ -1,4 +1,4 @@
-"""`ramet bench`: serving load against a URL, throughput without HTTP, and comparison with other engines."""
+"""`ramet bench`: load on a server, throughput without HTTP, start-up and memory, comparison with other engines."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     alone = kinds.add_parser("offline", help="prefill and decode throughput of the engine itself")
     _add_task_arguments(alone)
 
+    begin = kinds.add_parser("startup", help="import, start of a server and its memory, beside what ramet promises")
+    begin.add_argument("--repeats", type=int, default=3)
+    begin.add_argument("--json", action="store_true", help="a JSON line per row instead of a table")
+    begin.add_argument("flags", nargs="*", metavar="FLAG", help="further flags for ramet serve, after --")
+
     against = kinds.add_parser("compare", help="ramet and other engines in turn on the same file")
     against.add_argument(
         "--peer",
@@ -48,7 +53,7 @@ def _add_task_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return {"serve": _serve, "offline": _offline, "compare": _compare}[args.kind](args)
+    return {"serve": _serve, "offline": _offline, "startup": _startup, "compare": _compare}[args.kind](args)
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -73,6 +78,14 @@ def _offline(args: argparse.Namespace) -> int:
     with ramet.Engine(model_path=args.model_path, **options_given) as engine:
         for row in offline.measure(engine, tuple(args.tasks), args.repeats):
             _show(row, args.json)
+    return 0
+
+
+def _startup(args: argparse.Namespace) -> int:
+    from ramet.bench import startup
+
+    for row in startup.measure(args.flags, args.repeats):
+        _show(row, args.json)
     return 0
 
 
