@@ -9,7 +9,11 @@
 namespace ramet {
 namespace {
 
-constexpr int64_t kStrideFloats = 16;  // rows start on cache lines
+constexpr int64_t kLineFloats = 16;
+
+// Rows start on cache lines and an odd number of lines apart: at an even distance, such as the 3,072 lines of a vocabulary of
+// 49,152, the places that many rows are written to side by side all fall into one set of the caches.
+int64_t StrideOf(int64_t width) { return ((width + kLineFloats - 1) / kLineFloats | 1) * kLineFloats; }
 
 bool RowByRow(NodeKind kind) { return kind < NodeKind::kLinear; }
 
@@ -38,9 +42,10 @@ NodeKind KindOf(OpKind kind) {
 }
 
 const char* LabelOf(NodeKind kind) {
-  constexpr const char* kLabels[] = {"embed", "rms_norm", "layer_norm", "add",         "mul",  "scale",
-                                     "soft_cap", "activation", "gated_activation", "rope_angles", "rope", "split",
-                                     "concat", "store_kv", "gather_rows", "embed_positions", "pool", "l2_norm", "linear", "attend"};
+  constexpr const char* kLabels[] = {
+      "embed",       "rms_norm",         "layer_norm",  "add",     "mul",    "scale",  "soft_cap",
+      "activation",  "gated_activation", "rope_angles", "rope",    "split",  "concat", "store_kv",
+      "gather_rows", "embed_positions",  "pool",        "l2_norm", "linear", "attend"};
   return kLabels[static_cast<size_t>(kind)];
 }
 
@@ -113,9 +118,7 @@ class Lowering {
           nodes_.push_back({NodeKind::kStoreKv, &op, {op.inputs[1], op.inputs[2]}, {}, {}});
           nodes_.push_back({NodeKind::kAttend, &op, {op.inputs[0]}, op.outputs, {}});
           break;
-        case OpKind::kRope:
-          nodes_.push_back({NodeKind::kRope, &op, {op.inputs[0], AnglesOf(op)}, op.outputs, {}});
-          break;
+        case OpKind::kRope: nodes_.push_back({NodeKind::kRope, &op, {op.inputs[0], AnglesOf(op)}, op.outputs, {}}); break;
         default: nodes_.push_back({KindOf(op.kind), &op, op.inputs, op.outputs, {}});
       }
     }
@@ -217,7 +220,8 @@ class Lowering {
     };
     std::map<int, Life> lives;
     const auto touch = [&](int value, size_t segment) {
-      if (value < static_cast<int>(plan_.values.size()) && plan_.values[static_cast<size_t>(value)].type == ElementType::kI32) return;
+      if (value < static_cast<int>(plan_.values.size()) && plan_.values[static_cast<size_t>(value)].type == ElementType::kI32)
+        return;
       const int root = Root(value);
       Life& life = lives.try_emplace(root, Life{root, segment, segment}).first->second;
       life.end = std::max(life.end, segment);
@@ -237,13 +241,12 @@ class Lowering {
     program_.places.assign(widths_.size(), {});
     std::vector<Life> order;
     for (const auto& [root, life] : lives) order.push_back(life);
-    std::sort(order.begin(), order.end(), [](const Life& a, const Life& b) {
-      return a.begin != b.begin ? a.begin < b.begin : a.value < b.value;
-    });
+    std::sort(order.begin(), order.end(),
+              [](const Life& a, const Life& b) { return a.begin != b.begin ? a.begin < b.begin : a.value < b.value; });
     std::vector<Life> placed;
     for (const Life& life : order) {
       const size_t v = static_cast<size_t>(life.value);
-      const int64_t width = (widths_[v] + kStrideFloats - 1) / kStrideFloats * kStrideFloats;
+      const int64_t width = StrideOf(widths_[v]);
       std::vector<std::pair<int64_t, int64_t>> taken;
       for (const Life& other : placed) {
         const size_t o = static_cast<size_t>(other.value);
@@ -262,7 +265,8 @@ class Lowering {
       int64_t& total = rows_[v] == Rows::kTokens ? program_.token_floats : program_.logits_floats;
       total = std::max(total, offset + width);
     }
-    for (size_t v = 0; v < widths_.size(); ++v) program_.places[v] = program_.places[static_cast<size_t>(Root(static_cast<int>(v)))];
+    for (size_t v = 0; v < widths_.size(); ++v)
+      program_.places[v] = program_.places[static_cast<size_t>(Root(static_cast<int>(v)))];
   }
 
   const Plan& plan_;
