@@ -22,7 +22,7 @@ from ramet.text.reasoning.counter import ReasoningCounter
 from ramet.text.scanner import Parser
 from ramet.text.tokenizer import Tokenizer
 from ramet.text.tools.json_array import JsonArray
-from ramet.text.toolset import SYSTEM_TEXTS, ToolSet
+from ramet.text.toolset import SYSTEM_TEXTS, TAGS, ToolSet
 from ramet.types import SamplingParams
 
 ToolChoice = Literal["auto", "none", "required"]
@@ -92,6 +92,7 @@ class PreparedChat:
     reasoning: str | None = None  # the format of the thinking that is looked for
     grammar_after: tuple[int, ...] = ()  # ids that end the thinking, which no grammar rules
     calls_schema: str | None = None  # JSON Schema that the output, after any thinking, must follow
+    calls_tag: str | None = None  # structural tag of strict calls, unless the request brings a grammar of its own
     show_specials: bool = False  # special tokens are markers for a parser
     warnings: tuple[str, ...] = ()
 
@@ -100,14 +101,16 @@ class PreparedChat:
         changes: dict[str, Any] = {}
         if self.show_specials:
             changes["skip_special_tokens"] = False
+        given = next((name for name in _GRAMMARS if getattr(params, name)), None)
         if self.calls_schema is not None:
-            given = next((name for name in _GRAMMARS if getattr(params, name)), None)
             if given is not None:
                 raise RequestError(
                     f"tool_choice: a forced call cannot be combined with another constraint ({given}).",
                     field="tool_choice",
                 )
             changes["json_schema"] = self.calls_schema
+        elif self.calls_tag is not None and given is None:
+            changes["structural_tag"] = self.calls_tag
         return msgspec.structs.replace(params, **changes) if changes else params
 
 
@@ -174,6 +177,7 @@ def prepare(
             )
 
     most_calls = 1 if spec.tool_name is not None or not spec.parallel_tool_calls else None
+    tagged = bool(offered.strict) and not forced and call_format in TAGS
     shown = thinks if spec.separate_reasoning else None
     return PreparedChat(
         token_ids=ids,
@@ -183,8 +187,9 @@ def prepare(
         reasoning=shown,
         grammar_after=grammar_after,
         calls_schema=offered.calls_schema(most=most_calls) if forced else None,
+        calls_tag=offered.calls_tag(call_format or "", parallel=spec.parallel_tool_calls) if tagged else None,
         show_specials=parses_calls or (shown is not None and _has_special(shown, tokenizer)),
-        warnings=_warnings(offered, forced, formats),
+        warnings=() if forced else _warnings(offered, call_format),
     )
 
 
@@ -231,10 +236,13 @@ def _has_special(format: str, tokenizer: Tokenizer) -> bool:
     return not {form.opening, form.closing}.isdisjoint(tokenizer.special_texts)
 
 
-def _warnings(offered: ToolSet, forced: bool, formats: OutputFormats) -> tuple[str, ...]:
+def _warnings(offered: ToolSet, format: str | None) -> tuple[str, ...]:
+    """What calls that the model need not make cannot be promised to be."""
     warnings = []
-    if offered.tools and not forced and formats.tools is None:
+    if offered.tools and format is None:
         warnings.append("tool calls stay in the content: the server has no --tool-call-parser for this model")
-    if offered.strict and not forced:
-        warnings.append(f"strict is enforced only for forced calls, not for {', '.join(offered.strict)}")
+    if offered.strict and format not in TAGS:
+        warnings.append(
+            f"strict is not enforced in this model's format for {', '.join(offered.strict)}; force the call"
+        )
     return tuple(warnings)

@@ -25,6 +25,10 @@ _ARRAY_TEXT = (
 #: For chat templates that print no tools: formats which any instructed model can be told of in the system message.
 SYSTEM_TEXTS = {"hermes": _HERMES_TEXT, "qwen": _HERMES_TEXT, "qwen25": _HERMES_TEXT, "json array": _ARRAY_TEXT}
 
+#: Formats whose calls a structural tag can describe: how one begins, with the name left open, and how it ends.
+_HERMES_TAG = ("<tool_call>", '\n{"name": %s, "arguments": ', "}\n</tool_call>")
+TAGS = {"hermes": _HERMES_TAG, "qwen": _HERMES_TAG, "qwen25": _HERMES_TAG}
+
 
 @dataclass(frozen=True, slots=True)
 class ToolSet:
@@ -78,6 +82,24 @@ class ToolSet:
             array["maxItems"] = most
         array.update({key: value for key, value in definitions.items() if value})
         return json.dumps(array, ensure_ascii=False)
+
+    def calls_tag(self, format: str, *, parallel: bool) -> str:
+        """Structural tag, as text: free text, in which a call, once it begins, is one of these functions' and its
+        arguments follow the schema if the function is strict. `format`: one of `TAGS`."""
+        trigger, begin, end = TAGS[format]
+        strict = self.strict
+        structures = [
+            {
+                "begin": trigger + begin % json.dumps(name, ensure_ascii=False),
+                "schema": schema if name in strict and schema else {"type": "object"},
+                "end": end,
+            }
+            for name, schema in self.schemas.items()
+        ]
+        tag: dict[str, Any] = {"type": "structural_tag", "triggers": [trigger], "structures": structures}
+        if not parallel:
+            tag["stop_after_first"] = True
+        return json.dumps(tag, ensure_ascii=False)
 
     def system_text(self, format: str) -> str:
         """What to tell a model whose chat template prints no tools."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -247,11 +248,68 @@ async def test_a_forced_call_admits_no_other_constraint(server: Server) -> None:
     await refused(server, "tool_choice", tools=TOOLS, tool_choice="required", regex="a+")
 
 
-async def test_strict_is_not_promised_silently(server: Server) -> None:
-    server.executor.script = saying("ok")
-    tool = {"type": "function", "function": {**NOW["function"], "strict": True}}
-    answer = await server.client.post(CHAT, {**ASK, "tools": [tool]})
-    assert "strict" in answer.headers["x-ramet-warning"]
+STRICT = [
+    {"type": "function", "function": {**function("add", x={"type": "integer"})["function"], "strict": True}},
+    NOW,
+]
+STRICT[0]["function"]["parameters"]["required"] = ["x"]
+
+
+async def test_strict_binds_a_call_once_it_begins(server: Server) -> None:
+    """The model would write a word for a number, another function's name, and a second call."""
+    assert (await ask(server, "Just text.", tools=STRICT))["message"]["content"] == "Just text."
+    right = call("add", '{"x": 17}')
+    assert calls_of(await ask(server, "So: " + right + right, tools=STRICT)) == [("add", '{"x": 17}')] * 2
+    for wrong in (call("add", '{"x": "b"}'), call("sub", '{"x": 1}'), call("add", "{}")):
+        server.executor.script = saying(wrong + " " * 20)
+        answer = await server.client.post(CHAT, {**ASK, "tools": STRICT, "max_tokens": 300, "temperature": 0})
+        made = calls_of(answer.json["choices"][0])
+        assert made
+        for name, arguments in made:
+            assert name in ("add", "now")
+            assert name == "now" or re.match(r'{\s*"x"\s*:\s*-?\d', arguments), arguments
+    one = await ask(server, right + right, tools=STRICT, parallel_tool_calls=False)
+    assert calls_of(one) == [("add", '{"x": 17}')]
+    form = {"type": "json_object"}
+    assert (await ask(server, '{"a":1}', tools=STRICT, response_format=form))["message"]["content"] == '{"a":1}'
+
+
+async def test_strict_is_not_promised_silently(chat_model: Path) -> None:
+    async with chatting(chat_model, tool_call_parser="pythonic") as server:
+        server.executor.script = saying("ok")
+        answer = await server.client.post(CHAT, {**ASK, "tools": STRICT})
+        assert "strict" in answer.headers["x-ramet-warning"]
+        forced = await server.client.post(CHAT, {**ASK, "tools": STRICT, "tool_choice": "required", "max_tokens": 1})
+        assert "x-ramet-warning" not in forced.headers
+
+
+@pytest.mark.parametrize(
+    ("text", "extra", "reason"),
+    [
+        (call("now", "{}"), {}, "tool_calls"),
+        ("ok", {}, "stop"),
+        ("ok", {"stop": "k"}, "stop"),
+        ("ok", {"max_tokens": 1}, "length"),
+        (call("now", "{}"), {"max_tokens": 9}, "length"),
+        ("123" + "4" * 9, {"regex": r"\d{3}"}, "stop"),
+        ("<tool_call>", {}, "stop"),
+    ],
+)
+async def test_c08_one_finish_reason_with_parsers(
+    server: Server, text: str, extra: dict[str, Any], reason: str
+) -> None:
+    assert (await ask(server, text, tools=TOOLS, **extra))["finish_reason"] == reason
+
+
+async def test_c07_an_aborted_call_is_no_success(server: Server) -> None:
+    server.executor.script = paced(call("get_weather", PARIS).encode())
+    stream = server.client.stream(CHAT, {**ASK, "tools": TOOLS, "rid": "gone"})
+    for _ in range(3):
+        await stream.event()
+    await server.client.post("/abort_request", {"rid": "gone"})
+    events = await stream.events()
+    assert "error" in events[-1]
+    assert not [e for e in events[:-1] if e["choices"][0]["finish_reason"]]
 
 
 async def test_logprobs_go_with_the_step_they_belong_to(server: Server) -> None:
