@@ -58,7 +58,8 @@ nb::object ToNumpy(std::vector<T>&& values, std::initializer_list<size_t> shape)
 template <typename T>
 T Get(const nb::handle& object, const char* name) {
   T value{};
-  if (!nb::hasattr(object, name) || !nb::try_cast(object.attr(name), value)) Raise("\"", name, "\" is missing or of a wrong type");
+  if (!nb::hasattr(object, name) || !nb::try_cast(object.attr(name), value))
+    Raise("\"", name, "\" is missing or of a wrong type");
   return value;
 }
 
@@ -173,8 +174,9 @@ class PyExecutor {
       id_logprobs.append(n ? ToNumpy(std::move(logprobs), {n}) : nb::object(nb::none()));
     }
     return nb::make_tuple(ToNumpy(std::move(result.token_ids), {count}), ToNumpy(std::move(result.logprobs), {count}),
-                          ToNumpy(std::move(result.top_ids), {count, top}), ToNumpy(std::move(result.top_logprobs), {count, top}),
-                          nb::tuple(id_logprobs), ToNumpy(std::move(result.score_logprobs), {scores}),
+                          ToNumpy(std::move(result.top_ids), {count, top}),
+                          ToNumpy(std::move(result.top_logprobs), {count, top}), nb::tuple(id_logprobs),
+                          ToNumpy(std::move(result.score_logprobs), {scores}),
                           ToNumpy(std::move(result.score_top_ids), {scores, score_top}),
                           ToNumpy(std::move(result.score_top_logprobs), {scores, score_top}),
                           ToNumpy(std::move(result.embeddings), {count, static_cast<size_t>(result.embedding_size)}),
@@ -257,8 +259,8 @@ NB_MODULE(_native, m) {
 
   nb::class_<PyExecutor>(m, "Executor",
                          "Runs one plan. Use `ramet.executor.native.NativeExecutor`, which speaks in the package's types.")
-      .def(nb::init<const std::string&, const nb::sequence&, const nb::object&, int, const std::string&>(), nb::arg("plan_json"),
-           nb::arg("weights"), nb::arg("layout"), nb::arg("threads"), nb::arg("tier"),
+      .def(nb::init<const std::string&, const nb::sequence&, const nb::object&, int, const std::string&>(),
+           nb::arg("plan_json"), nb::arg("weights"), nb::arg("layout"), nb::arg("threads"), nb::arg("tier"),
            "`weights`: objects with name, format, shape, data, row_order and target_format (\"\": keep). `threads` 0: all "
            "processors of the process. `tier` \"\": the fastest.")
       .def("step", &PyExecutor::Step, nb::arg("batch"), nb::arg("keep_logits"),
@@ -266,6 +268,7 @@ NB_MODULE(_native, m) {
            "score_top_ids, score_top_logprobs, embeddings and, with `keep_logits`, the logits of the scored tokens.")
       .def("close", &PyExecutor::Close, "Frees everything. Idempotent.")
       .def("enable_timings", &PyExecutor::EnableTimings, nb::arg("on"), "Turns timing slots on (cleared) or off.")
-      .def("timings", &PyExecutor::Timings, "(kinds, name, calls, seconds) of each stretch between two barriers, in plan order.")
+      .def("timings", &PyExecutor::Timings,
+           "(kinds, name, calls, seconds) of each stretch between two barriers, in plan order.")
       .def("info", &PyExecutor::Info, "Tier, threads, vocabulary and memory in bytes.");
 }

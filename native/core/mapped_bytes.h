@@ -16,7 +16,8 @@ class MappedBytes {
   // 64-byte aligned at least. Raises with the size if the system refuses.
   explicit MappedBytes(size_t size, Pages pages = Pages::kNormal);
   ~MappedBytes();
-  MappedBytes(MappedBytes&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  MappedBytes(MappedBytes&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   MappedBytes& operator=(MappedBytes&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);

@@ -25,9 +25,9 @@ template <typename... Parts>
 
 [[noreturn]] void CheckFailed(const char* what, const std::source_location& where);
 
-inline void Check(bool holds, const char* what,
-                  const std::source_location& where = std::source_location::current()) {
-  if (!holds) [[unlikely]] CheckFailed(what, where);
+inline void Check(bool holds, const char* what, const std::source_location& where = std::source_location::current()) {
+  if (!holds) [[unlikely]]
+    CheckFailed(what, where);
 }
 
 }  // namespace ramet

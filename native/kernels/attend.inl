@@ -136,7 +136,8 @@ void Softmax(float* scores, int64_t first, int64_t last, float scale, float cap,
 
 // kQ queries, kD vectors of the head from `d` on; `n` <= kLanes floats of the last vector exist.
 template <KvType kType, int kQ, int kD, bool kWhole>
-inline void WeighTile(const float* p, const void* const* values, int64_t positions, int64_t d, int64_t n, float* out, int64_t ldo) {
+inline void WeighTile(const float* p, const void* const* values, int64_t positions, int64_t d, int64_t n, float* out,
+                      int64_t ldo) {
   F32 sums[kQ][kD];
   for (int i = 0; i < kQ; ++i) {
     for (int v = 0; v < kD; ++v) sums[i][v] = Zero();
@@ -177,7 +178,8 @@ void WeighRows(const float* p, const void* const* values, int64_t positions, int
 }
 
 template <KvType kType>
-void Weigh(const float* p, int64_t queries, const void* const* values, int64_t positions, int64_t dim, float* out, int64_t ldo) {
+void Weigh(const float* p, int64_t queries, const void* const* values, int64_t positions, int64_t dim, float* out,
+           int64_t ldo) {
   int64_t i = 0;
   for (; i + kQueries <= queries; i += kQueries) {
     WeighRows<kType, kQueries>(p + i * kAttendBlock, values, positions, dim, out + i * ldo, ldo);

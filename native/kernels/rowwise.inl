@@ -115,7 +115,7 @@ void Activate(const float* x, int64_t n, float* y) {
 
 template <typename Fn>
 void ActivateGated(const float* gate, const float* up, int64_t n, float* y) {
-  Map2(gate, up, n, y, [](F32 g, F32 u) { return Fn{}(g) * u; });
+  Map2(gate, up, n, y, [](F32 g, F32 u) { return Fn{}(g)*u; });
 }
 
 void RopeHalf(const float* x, const float* cosines, const float* sines, int64_t half, int64_t head_dim, float* y) {

@@ -20,10 +20,10 @@ struct RowwiseKernels {
   // y = (x - mean) / sqrt(var + eps) · w + b
   void (*layer_norm)(const float* x, const float* w, const float* b, int64_t n, float eps, float* y);
 
-  void (*add)(const float* a, const float* b, int64_t n, float* y);    // y = a + b
-  void (*mul)(const float* a, const float* b, int64_t n, float* y);    // y = a · b
-  void (*scale)(const float* x, float factor, int64_t n, float* y);    // y = x · factor
-  void (*soft_cap)(const float* x, float cap, int64_t n, float* y);    // y = cap · tanh(x / cap)
+  void (*add)(const float* a, const float* b, int64_t n, float* y);  // y = a + b
+  void (*mul)(const float* a, const float* b, int64_t n, float* y);  // y = a · b
+  void (*scale)(const float* x, float factor, int64_t n, float* y);  // y = x · factor
+  void (*soft_cap)(const float* x, float cap, int64_t n, float* y);  // y = cap · tanh(x / cap)
 
   // y = f(x), and y = f(gate) · up.
   void (*activation[kNumActivations])(const float* x, int64_t n, float* y);

@@ -54,7 +54,10 @@ struct Scratch {
 class Unit {
  public:
   Unit(const AttentionArgs& args, int64_t index, Scratch& scratch)
-      : args_(args), spec_(args.cache->spec(args.stream)), scratch_(scratch), type_(static_cast<int>(args.cache->layout().type)) {
+      : args_(args),
+        spec_(args.cache->spec(args.stream)),
+        scratch_(scratch),
+        type_(static_cast<int>(args.cache->layout().type)) {
     tile_ = &(*args.tiles)[static_cast<size_t>(index / spec_.kv_heads)];
     head_ = index % spec_.kv_heads;
     group_ = args.heads / spec_.kv_heads;
@@ -195,9 +198,9 @@ class Unit {
     for (int64_t d = 0; d < spec_.head_dim; ++d) std::memcpy(column + d * kStrip * element, keys + d * kBytes, kBytes);
   }
 
-  // Decode reads far more than caches hold, in runs of 2 KiB that are over before the processor's own prefetching is up to speed:
-  // asking for a block's values before its scores, and for the next block's keys before its values are weighed, takes 25 % off
-  // attention at 2,048 tokens. Inlined always: GCC drops calls of functions that do nothing but prefetch.
+  // Decode reads far more than caches hold, in runs of 2 KiB that are over before the processor's own prefetching is up to
+  // speed: asking for a block's values before its scores, and for the next block's keys before its values are weighed, takes
+  // 25 % off attention at 2,048 tokens. Inlined always: GCC drops calls of functions that do nothing but prefetch.
   [[gnu::always_inline]] inline void PrefetchNextKeys(int64_t origin) const {
     const KvCache& cache = *args_.cache;
     if (cache.strip_width() != kStrip) return;

@@ -62,7 +62,7 @@ struct AttentionArgs {
   const float* sinks = nullptr;  // null or [heads]
   const float* q = nullptr;      // [tokens, ldq]
   int64_t ldq = 0;
-  float* out = nullptr;          // [tokens, ldo]
+  float* out = nullptr;  // [tokens, ldo]
   int64_t ldo = 0;
   const std::vector<QueryTile>* tiles = nullptr;
   const AttentionScratch* scratch = nullptr;

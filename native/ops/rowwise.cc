@@ -9,7 +9,8 @@
 namespace ramet {
 namespace {
 
-// Rows that go through a segment together: at 1,536 floats wide, three values of 8 rows are 150 KB, inside a second-level cache.
+// Rows that go through a segment together: at 1,536 floats wide, three values of 8 rows are 150 KB, inside a second-level
+// cache.
 constexpr int64_t kRowBlock = 8;
 
 // One row of one node.
@@ -47,7 +48,8 @@ class RowOp {
         kernels.activation[static_cast<size_t>(op_.function)](In(0, row), Width(node_.inputs[0]), Out(0, row));
         break;
       case NodeKind::kGatedActivation:
-        kernels.gated_activation[static_cast<size_t>(op_.function)](In(0, row), In(1, row), Width(node_.inputs[0]), Out(0, row));
+        kernels.gated_activation[static_cast<size_t>(op_.function)](In(0, row), In(1, row), Width(node_.inputs[0]),
+                                                                    Out(0, row));
         break;
       case NodeKind::kRopeAngles: Angles(row); break;
       case NodeKind::kRope: Rope(row); break;

@@ -84,13 +84,14 @@ void CheckShapes(const Plan& plan, const Op& op, const Checker& check) {
       check.Counts(1, 1, 1, 1);
       check.Require(op.inputs[0] == kTokensValue || (op.inputs[0] == kTokenTypesValue && plan.has_token_types()),
                     "the input must be tokens or token_types");
-      check.Require(check.Weight(0).size() == 2 && check.Out(0).width == check.Weight(0)[1], "the table must be [vocab, width]");
+      check.Require(check.Weight(0).size() == 2 && check.Out(0).width == check.Weight(0)[1],
+                    "the table must be [vocab, width]");
       break;
     case OpKind::kLinear:
       check.Counts(1, 1, 1, 2);
-      check.Require(check.Weight(0).size() == 2 && check.Weight(0)[1] == check.In(0).width &&
-                        check.Weight(0)[0] == check.Out(0).width,
-                    "the weight must be [width of the result, width of x]");
+      check.Require(
+          check.Weight(0).size() == 2 && check.Weight(0)[1] == check.In(0).width && check.Weight(0)[0] == check.Out(0).width,
+          "the weight must be [width of the result, width of x]");
       if (op.weights.size() == 2) check.Vector(1, check.Out(0).width, "the bias must be as long as the result is wide");
       break;
     case OpKind::kRmsNorm:
@@ -124,7 +125,8 @@ void CheckShapes(const Plan& plan, const Op& op, const Checker& check) {
       check.Counts(1, op.sizes.size(), 0, 0);
       check.Require(!op.sizes.empty() && total(op.outputs, &Checker::Out) == check.In(0).width,
                     "sizes must add up to the width of x");
-      for (size_t i = 0; i < op.sizes.size(); ++i) check.Require(check.Out(i).width == op.sizes[i], "results must have the sizes");
+      for (size_t i = 0; i < op.sizes.size(); ++i)
+        check.Require(check.Out(i).width == op.sizes[i], "results must have the sizes");
       break;
     case OpKind::kConcat:
       check.Counts(op.inputs.size(), 1, 0, 0);
@@ -135,7 +137,8 @@ void CheckShapes(const Plan& plan, const Op& op, const Checker& check) {
     case OpKind::kEmbedPositions:
       check.Counts(1, 1, 1, 1);
       check.Require(op.inputs[0] == kPositionsValue, "the input must be positions");
-      check.Require(check.Weight(0).size() == 2 && check.Out(0).width == check.Weight(0)[1], "the table must be [positions, width]");
+      check.Require(check.Weight(0).size() == 2 && check.Out(0).width == check.Weight(0)[1],
+                    "the table must be [positions, width]");
       check.Require(op.first_row < check.Weight(0)[0], "the offset must be a row of the table");
       break;
     case OpKind::kPool:

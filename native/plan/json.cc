@@ -150,7 +150,9 @@ class Reader {
       const char escape = Peek();
       ++at_;
       switch (escape) {
-        case '"': case '\\': case '/': out += escape; break;
+        case '"':
+        case '\\':
+        case '/': out += escape; break;
         case 'b': out += '\b'; break;
         case 'f': out += '\f'; break;
         case 'n': out += '\n'; break;

@@ -12,10 +12,9 @@ namespace {
 
 constexpr int64_t kMaxDim = int64_t{1} << 28;  // products of two stay far from overflow
 
-constexpr std::string_view kOpNames[] = {"embed",      "linear",           "rms_norm", "layer_norm", "add",
-                                         "mul",        "scale",            "soft_cap", "activation", "gated_activation",
-                                         "rope",       "split",            "concat",   "attention",  "gather_rows",
-                                         "embed_positions", "pool",        "l2_norm"};
+constexpr std::string_view kOpNames[] = {"embed",  "linear",    "rms_norm",    "layer_norm",       "add",  "mul",
+                                         "scale",  "soft_cap",  "activation",  "gated_activation", "rope", "split",
+                                         "concat", "attention", "gather_rows", "embed_positions",  "pool", "l2_norm"};
 constexpr std::string_view kActivationNames[] = {"silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh"};
 constexpr std::string_view kStyleNames[] = {"half", "interleaved"};
 constexpr std::string_view kPoolNames[] = {"cls", "last", "mean"};

@@ -15,14 +15,10 @@ std::vector<Feature> Probe() {
   // The builtin reads cpuid and, for AVX and AVX-512, whether the operating system saves the registers (xgetbv).
   __builtin_cpu_init();
   return {
-      {"avx2", __builtin_cpu_supports("avx2") != 0},
-      {"fma", __builtin_cpu_supports("fma") != 0},
-      {"f16c", __builtin_cpu_supports("f16c") != 0},
-      {"avx512f", __builtin_cpu_supports("avx512f") != 0},
-      {"avx512bw", __builtin_cpu_supports("avx512bw") != 0},
-      {"avx512vl", __builtin_cpu_supports("avx512vl") != 0},
-      {"avx512dq", __builtin_cpu_supports("avx512dq") != 0},
-      {"avx512vnni", __builtin_cpu_supports("avx512vnni") != 0},
+      {"avx2", __builtin_cpu_supports("avx2") != 0},         {"fma", __builtin_cpu_supports("fma") != 0},
+      {"f16c", __builtin_cpu_supports("f16c") != 0},         {"avx512f", __builtin_cpu_supports("avx512f") != 0},
+      {"avx512bw", __builtin_cpu_supports("avx512bw") != 0}, {"avx512vl", __builtin_cpu_supports("avx512vl") != 0},
+      {"avx512dq", __builtin_cpu_supports("avx512dq") != 0}, {"avx512vnni", __builtin_cpu_supports("avx512vnni") != 0},
   };
 #else
   return {};

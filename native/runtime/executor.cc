@@ -95,7 +95,8 @@ std::vector<int64_t> HeadsOf(const Plan& plan) {
   std::vector<int64_t> heads;
   for (const KvStream& stream : plan.streams) heads.push_back(stream.kv_heads);
   for (const Op& op : plan.ops) {
-    if (op.kind == OpKind::kAttention) heads[static_cast<size_t>(op.stream)] = std::max(heads[static_cast<size_t>(op.stream)], op.heads);
+    if (op.kind == OpKind::kAttention)
+      heads[static_cast<size_t>(op.stream)] = std::max(heads[static_cast<size_t>(op.stream)], op.heads);
   }
   return heads;
 }
@@ -349,7 +350,8 @@ void Executor::RunAttention(size_t segment, const StepContext& context, const St
   Attention(args, worker);
 }
 
-void Executor::FinishRow(const StepInputs& inputs, const StepState& state, const LogitsRow& row, float* logits, StepResult& result, SampleScratch& scratch) {
+void Executor::FinishRow(const StepInputs& inputs, const StepState& state, const LogitsRow& row, float* logits,
+                         StepResult& result, SampleScratch& scratch) {
   if (plan_.embeds) {
     const size_t size = static_cast<size_t>(result.embedding_size);
     std::memcpy(result.embeddings.data() + static_cast<size_t>(row.sample) * size, logits, size * sizeof(float));
@@ -375,7 +377,8 @@ void Executor::FinishRow(const StepInputs& inputs, const StepState& state, const
   if (row.entry >= 0) {
     const size_t i = static_cast<size_t>(row.sample);
     RowSampler& sampler = samplers_[static_cast<size_t>(inputs.rows[static_cast<size_t>(row.entry)])];
-    const SampledToken token = sampler.Sample(kernels_.sample, scratch, logits, vocab_size(), state.masks[static_cast<size_t>(row.entry)]);
+    const SampledToken token =
+        sampler.Sample(kernels_.sample, scratch, logits, vocab_size(), state.masks[static_cast<size_t>(row.entry)]);
     result.token_ids[i] = token.id;
     result.logprobs[i] = token.logprob;
     put_top(result.top, i, result.top_ids, result.top_logprobs);

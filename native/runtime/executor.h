@@ -1,4 +1,5 @@
-// Runs a plan step by step: holds packed weights, the cache of keys and values, each row's sampling state and the team of threads.
+// Runs a plan step by step: holds packed weights, the cache of keys and values, each row's sampling state and the team of
+// threads.
 #pragma once
 
 #include <atomic>
@@ -92,7 +93,8 @@ class Executor {
   bool RunSegment(size_t index, const StepContext& context, const StepState& state, Worker& worker);
   void RunLinear(const Node& node, Rows rows, const StepContext& context, Worker& worker) const;
   void RunAttention(size_t segment, const StepContext& context, const StepState& state, Worker& worker);
-  void FinishRow(const StepInputs& inputs, const StepState& state, const LogitsRow& row, float* logits, StepResult& result, SampleScratch& scratch);
+  void FinishRow(const StepInputs& inputs, const StepState& state, const LogitsRow& row, float* logits, StepResult& result,
+                 SampleScratch& scratch);
 
   Plan plan_;
   Program program_;

@@ -61,7 +61,7 @@ class KvCache {
     KvStream spec;
     int64_t head_keys_bytes = 0;
     int64_t head_values_bytes = 0;
-    int64_t keys_offset = 0;    // in a page
+    int64_t keys_offset = 0;  // in a page
     int64_t values_offset = 0;
   };
 

@@ -15,19 +15,19 @@ struct StepContext {
   const KernelTable* kernels = nullptr;
   const Plan* plan = nullptr;
   const Program* program = nullptr;
-  const std::vector<PackedMatrix>* matrices = nullptr;      // by weight; empty where the weight is a vector
+  const std::vector<PackedMatrix>* matrices = nullptr;       // by weight; empty where the weight is a vector
   const std::vector<std::vector<float>>* vectors = nullptr;  // by weight; empty where the weight is a matrix
   const KvCache* cache = nullptr;
 
   int64_t num_tokens = 0;
-  const int32_t* token_ids = nullptr;  // [num_tokens]
-  const int32_t* positions = nullptr;  // [num_tokens]
+  const int32_t* token_ids = nullptr;    // [num_tokens]
+  const int32_t* positions = nullptr;    // [num_tokens]
   const int32_t* token_types = nullptr;  // [num_tokens]
-  const int32_t* rows = nullptr;       // [num_tokens] the row each token belongs to
+  const int32_t* rows = nullptr;         // [num_tokens] the row each token belongs to
   float* token_arena = nullptr;
 
-  int64_t num_logits = 0;              // of the chunk at hand
-  const int32_t* gather = nullptr;     // [num_logits] flat token indices
+  int64_t num_logits = 0;           // of the chunk at hand
+  const int32_t* gather = nullptr;  // [num_logits] flat token indices
   float* logits_arena = nullptr;
 
   int64_t NumRows(Rows kind) const { return kind == Rows::kTokens ? num_tokens : num_logits; }

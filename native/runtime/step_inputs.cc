@@ -7,7 +7,8 @@
 namespace ramet {
 namespace {
 
-void Within(const char* what, std::span<const int32_t> numbers, int64_t least, int64_t limit, size_t first = 0, size_t step = 1) {
+void Within(const char* what, std::span<const int32_t> numbers, int64_t least, int64_t limit, size_t first = 0,
+            size_t step = 1) {
   for (size_t i = first; i < numbers.size(); i += step) {
     if (numbers[i] < least || numbers[i] >= limit) {
       Raise("step: ", what, " must be in ", least, " to ", limit - 1, ", not ", numbers[i], " (entry ", i / step, ")");

@@ -36,10 +36,10 @@ struct StepLimits {
   int64_t max_step_tokens = 0;
   int64_t num_embeddings = 0;  // token ids are below this
   int64_t num_token_types = 0;
-  bool whole_rows = false;     // every row comes whole, from position 0
-  bool embeds = false;         // nothing is drawn or scored
+  bool whole_rows = false;  // every row comes whole, from position 0
+  bool embeds = false;      // nothing is drawn or scored
   int64_t vocab_size = 0;
-  int64_t window = 0;          // the longest of all streams' windows; 0: some stream sees all positions
+  int64_t window = 0;  // the longest of all streams' windows; 0: some stream sees all positions
 };
 
 // Raises unless every number is in range and the columns fit together. `row_known` says which rows have parameters.

@@ -39,14 +39,14 @@ int64_t Nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Blocks until `word` differs from `old`.
-void WaitForChange(const std::atomic<int32_t>& word, int32_t old, Waiter& waiter) {
+// Blocks until `word` differs from `old`. Returns whether the thread slept for it, and so may have woken elsewhere.
+bool WaitForChange(const std::atomic<int32_t>& word, int32_t old, Waiter& waiter) {
   int64_t begin = 0;
   for (;;) {
     for (int i = 0; i < kPausesPerLook; ++i) {
       if (word.load(std::memory_order_acquire) != old) {
         if (begin) waiter.spin_ns = kMaxSpinNs;
-        return;
+        return false;
       }
       Pause();
     }
@@ -59,6 +59,7 @@ void WaitForChange(const std::atomic<int32_t>& word, int32_t old, Waiter& waiter
   waiter.parked_ns += waited;
   // What came soon after all is worth spinning for next time; what did not, is not.
   waiter.spin_ns = waited < 2 * kMaxSpinNs ? kMaxSpinNs : waiter.spin_ns / 2;
+  return true;
 }
 
 int Fewer(int count) { return std::max(1, count - (count + 3) / 4); }
@@ -93,7 +94,7 @@ void TeamSize::Learn(bool suffered) {
   }
 }
 
-ThreadPool::ThreadPool(int threads) : seats_(static_cast<size_t>(std::max(threads, 1))), team_(size()) {
+ThreadPool::ThreadPool(int threads) : seats_(static_cast<size_t>(std::max(threads, 1))), team_(size()), placement_(size()) {
   for (Seat& seat : seats_) seat.at_barrier.spin_ns = seat.between_runs.spin_ns = kMaxSpinNs;
   for (int i = 1; i < size(); ++i) seats_[static_cast<size_t>(i)].thread = std::thread([this, i] { Loop(i); });
 }
@@ -119,14 +120,13 @@ void ThreadPool::RunErased(Call call, void* context) {
   shrink_to_.store(count_, std::memory_order_relaxed);
   seats_[0].at_barrier.parked_ns = 0;
   begin_ns_ = Nanoseconds();
+  if (count_ > 1) placement_.Settle(0);
   CallWorkers(count_);
   Work(0, 0);
   if (size() > 1) team_.Learn(Suffers());
 }
 
-bool ThreadPool::Suffers() const {
-  return seats_[0].at_barrier.parked_ns > (Nanoseconds() - begin_ns_) / kParkedShare;
-}
+bool ThreadPool::Suffers() const { return seats_[0].at_barrier.parked_ns > (Nanoseconds() - begin_ns_) / kParkedShare; }
 
 void ThreadPool::Work(int index, int32_t call) {
   Worker worker(this, index, count_, call);
@@ -140,6 +140,7 @@ void ThreadPool::Loop(int index) {
   for (int32_t seen = 0;; ++seen) {
     WaitForChange(seat.calls, seen, seat.between_runs);
     if (stopping_) return;
+    placement_.Settle(index);
     Work(index, seen + 1);
   }
 }
@@ -153,8 +154,8 @@ void ThreadPool::Meet(Worker& worker, bool may_shrink) {
     arrived_.store(0, std::memory_order_relaxed);
     phase_.fetch_add(1, std::memory_order_release);
     phase_.notify_all();
-  } else {
-    WaitForChange(phase_, phase, seat.at_barrier);
+  } else if (WaitForChange(phase_, phase, seat.at_barrier)) {
+    placement_.Settle(worker.index_);
   }
   if (!may_shrink) return;
   if (worker.index_ > 0 && seat.left.load(std::memory_order_relaxed) == worker.call_) {

@@ -10,8 +10,8 @@
 // waits until whoever lost its processor gets it back (an emulated decode of 360 barriers beside one busy process, on two
 // processors: 57 ms with two threads, 3 ms with one). Two things keep that away. Waiting adapts: a wait spins for tens of
 // microseconds where that has paid and parks on a futex at once where it has not. And the team adapts: when much time was spent
-// parked, workers leave the Run where it says Regroup, the next Runs use fewer, and more are tried again later. So worker.count()
-// may differ from Run to Run and change at a Regroup; results must not depend on it.
+// parked, workers leave the Run where it says Regroup, the next Runs use fewer, and more are tried again later. So
+// worker.count() may differ from Run to Run and change at a Regroup; results must not depend on it.
 #pragma once
 
 #include <atomic>
@@ -20,6 +20,8 @@
 #include <thread>
 #include <type_traits>
 #include <vector>
+
+#include "runtime/placement.h"
 
 namespace ramet {
 
@@ -107,7 +109,7 @@ class ThreadPool {
     std::atomic<int32_t> left{0};   // the last of these calls that it was sent away from
     Waiter at_barrier;
     Waiter between_runs;
-    std::thread thread;             // of worker 0: none
+    std::thread thread;  // of worker 0: none
   };
 
   void RunErased(Call call, void* context);
@@ -120,6 +122,7 @@ class ThreadPool {
 
   std::vector<Seat> seats_;
   TeamSize team_;
+  Placement placement_;
   Call call_ = nullptr;
   void* context_ = nullptr;
   int count_ = 0;         // workers of the current Run; the last to arrive at a Regroup may lower it

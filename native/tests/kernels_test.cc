@@ -62,7 +62,8 @@ double Reference(Activation f, double x) {
   return 0;
 }
 
-// How exact exp's argument is bounds the tails of the gelus: a rounded square where multiply-adds are not fused, a rounded cube.
+// How exact exp's argument is bounds the tails of the gelus: a rounded square where multiply-adds are not fused, a rounded
+// cube.
 double RelativeError(Activation f, bool fused) {
   if (f == Activation::kGeluTanh) return 1.3e-5;
   return f == Activation::kGelu && !fused ? 5e-6 : 4e-7;
@@ -122,7 +123,8 @@ void TestRope(const RowwiseKernels& kernels) {
     const std::vector<float> x = Normal(dim), cosines = Normal(half), sines = Normal(half);
     for (int style = 0; style < 2; ++style) {
       std::vector<float> y(dim + 1, kGuard);
-      kernels.rope[style](x.data(), cosines.data(), sines.data(), static_cast<int64_t>(half), static_cast<int64_t>(dim), y.data());
+      kernels.rope[style](x.data(), cosines.data(), sines.data(), static_cast<int64_t>(half), static_cast<int64_t>(dim),
+                          y.data());
       for (size_t i = 0; i < half; ++i) {
         const size_t a = style == 0 ? i : 2 * i;
         const size_t b = style == 0 ? i + half : 2 * i + 1;
@@ -132,7 +134,8 @@ void TestRope(const RowwiseKernels& kernels) {
       for (size_t i = 2 * half; i < dim; ++i) Check(SameBits(y[i], x[i]), "rope copies what does not rotate");
       Check(y[dim] == kGuard, "rope stays in bounds");
       std::vector<float> in_place = x;
-      kernels.rope[style](in_place.data(), cosines.data(), sines.data(), static_cast<int64_t>(half), static_cast<int64_t>(dim), in_place.data());
+      kernels.rope[style](in_place.data(), cosines.data(), sines.data(), static_cast<int64_t>(half), static_cast<int64_t>(dim),
+                          in_place.data());
       for (size_t i = 0; i < dim; ++i) Check(SameBits(in_place[i], y[i]), "rope in place");
     }
   }
@@ -145,7 +148,8 @@ void TestAttention(const AttendKernels& kernels, int type, int64_t dim, int64_t 
   std::vector<uint8_t> keys(static_cast<size_t>(kAttendBlock * dim * 4));
   std::vector<uint8_t> values(static_cast<size_t>(kAttendBlock * v_dim * 4));
   const int64_t element = KvTypeBytes(static_cast<KvType>(type));
-  const std::vector<float> k = Normal(static_cast<size_t>(kAttendBlock * dim)), v = Normal(static_cast<size_t>(kAttendBlock * v_dim));
+  const std::vector<float> k = Normal(static_cast<size_t>(kAttendBlock * dim)),
+                           v = Normal(static_cast<size_t>(kAttendBlock * v_dim));
   kernels.store[type](k.data(), kAttendBlock * dim, keys.data());
   kernels.store[type](v.data(), kAttendBlock * v_dim, values.data());
   std::vector<float> rounded_k(k.size()), rounded_v(v.size());
@@ -163,14 +167,16 @@ void TestAttention(const AttendKernels& kernels, int type, int64_t dim, int64_t 
       float one[kAttendBlock], weights[kAttendBlock], max = 0, sum = 0;
       const float* query = q.data() + i * dim;
       kernels.scores[type](query, 1, dim, strips.data(), kAttendBlock / kStrip, dim, one);
-      Check(std::memcmp(one, &raw[static_cast<size_t>(i * kAttendBlock)], sizeof(one)) == 0, "scores of one query are those of many");
+      Check(std::memcmp(one, &raw[static_cast<size_t>(i * kAttendBlock)], sizeof(one)) == 0,
+            "scores of one query are those of many");
       std::memcpy(weights, one, sizeof(one));
       kernels.softmax(weights, first, last, 0.25f, i % 2 ? 20.0f : 0.0f, &max, &sum);
       std::vector<double> want(kAttendBlock, 0.0);
       double total = 0, best = -1e30;
       for (int64_t j = first; j < last; ++j) {
         double s = 0;
-        for (int64_t d = 0; d < dim; ++d) s += double{query[d]} * rounded_k[static_cast<size_t>(((j / kStrip) * dim + d) * kStrip + j % kStrip)];
+        for (int64_t d = 0; d < dim; ++d)
+          s += double{query[d]} * rounded_k[static_cast<size_t>(((j / kStrip) * dim + d) * kStrip + j % kStrip)];
         s *= 0.25;
         if (i % 2) s = 20 * std::tanh(s / 20);
         best = std::max(best, s);
@@ -190,11 +196,13 @@ void TestAttention(const AttendKernels& kernels, int type, int64_t dim, int64_t 
     for (int64_t i = 0; i < kQueries; ++i) {
       std::vector<float> one(static_cast<size_t>(v_dim) + 1, kGuard);
       // What a query does not see may be left out: its weights there are zero.
-      kernels.weigh[type](&scores[static_cast<size_t>(i * kAttendBlock + first)], 1, rows.data() + first, last - first, v_dim, one.data(), v_dim);
+      kernels.weigh[type](&scores[static_cast<size_t>(i * kAttendBlock + first)], 1, rows.data() + first, last - first, v_dim,
+                          one.data(), v_dim);
       Check(one.back() == kGuard, "weigh stays in bounds");
       for (int64_t d = 0; d < v_dim; ++d) {
         double want = 0;
-        for (int64_t j = 0; j < kAttendBlock; ++j) want += double{scores[static_cast<size_t>(i * kAttendBlock + j)]} * rounded_v[static_cast<size_t>(j * v_dim + d)];
+        for (int64_t j = 0; j < kAttendBlock; ++j)
+          want += double{scores[static_cast<size_t>(i * kAttendBlock + j)]} * rounded_v[static_cast<size_t>(j * v_dim + d)];
         const float got = out[static_cast<size_t>(i * v_dim + d)];
         Near(got, want, 1e-4, "weigh");
         Check(SameBits(got, one[static_cast<size_t>(d)]), "values of one query are those of many");
@@ -224,7 +232,8 @@ void TestMerge(const AttendKernels& kernels) {
 
 void TestStore(const AttendKernels& kernels, const AttendKernels& scalar) {
   std::vector<float> x = Normal(200, 100.0f);
-  for (const float special : {0.0f, -0.0f, kInf, -kInf, 1e30f, 65504.0f, 65520.0f, 1e-8f, 5.96e-8f, 6.1e-5f, 1.0009765625f}) x.push_back(special);
+  for (const float special : {0.0f, -0.0f, kInf, -kInf, 1e30f, 65504.0f, 65520.0f, 1e-8f, 5.96e-8f, 6.1e-5f, 1.0009765625f})
+    x.push_back(special);
   for (int type = 0; type < kNumKvTypes; ++type) {
     for (size_t n = 0; n <= x.size(); n += n < 40 ? 1 : 57) {
       std::vector<uint8_t> got(n * 4 + 4, 0xAB), want(n * 4 + 4, 0xAB);

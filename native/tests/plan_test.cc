@@ -41,8 +41,10 @@ void TestBrokenPlans() {
   Refused(Replaced("\"version\":1", "\"version\":1,\"extra\":0"), "unknown key \"extra\"");
   Refused(Replaced("\"kind\":\"add\"", "\"kind\":\"sum\""), "unknown \"sum\"");
   Refused(Replaced("\"id\":3,\"name\":\"h\"", "\"id\":4,\"name\":\"h\""), "id is not its place");
-  Refused(Replaced("\"name\":\"h\",\"rows\":\"tokens\",\"width\":8", "\"name\":\"h\",\"rows\":\"tokens\",\"width\":0"), "\"width\"");
-  Refused(Replaced("\"name\":\"h\",\"rows\":\"tokens\",\"width\":8", "\"name\":\"h\",\"rows\":\"tokens\",\"width\":7"), "rms_norm n");
+  Refused(Replaced("\"name\":\"h\",\"rows\":\"tokens\",\"width\":8", "\"name\":\"h\",\"rows\":\"tokens\",\"width\":0"),
+          "\"width\"");
+  Refused(Replaced("\"name\":\"h\",\"rows\":\"tokens\",\"width\":8", "\"name\":\"h\",\"rows\":\"tokens\",\"width\":7"),
+          "rms_norm n");
   Refused(Replaced("\"inputs\":[2,9]", "\"inputs\":[2,99]"), "\"inputs\"");
   Refused(Replaced("\"inputs\":[2,9]", "\"inputs\":[2,10]"), "not computed before");
   Refused(Replaced("\"inputs\":[2,9]", "\"inputs\":[2]"), "number of inputs");
@@ -78,8 +80,8 @@ void TestJson() {
   Check(items.items[0].kind == Json::Kind::kInteger && items.items[0].integer == 1, "an integer");
   Check(items.items[1].number == -25.0, "a number");
   Check(items.items[4].text == "\xc3\xa9\xf0\x9f\x98\x80\n", "escapes become UTF-8");
-  for (const char* bad : {"{", "[1,]", "01", "1 2", "\"\\ud800\"", "\"\\x\"", "tru", "{\"a\":1,\"a\":2}", "{1:2}", "\"a\nb\"", "-",
-                          "[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]", "nan", "+1", "1e"}) {
+  for (const char* bad : {"{", "[1,]", "01", "1 2", "\"\\ud800\"", "\"\\x\"", "tru", "{\"a\":1,\"a\":2}", "{1:2}", "\"a\nb\"",
+                          "-", "[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]", "nan", "+1", "1e"}) {
     bool refused = false;
     try {
       ParseJson(bad);

@@ -20,7 +20,8 @@ void TestEveryoneRunsOnce(ThreadPool& pool) {
     ++calls[static_cast<size_t>(worker.index())];
   });
   Check(count >= 1 && count <= pool.size(), "a Run has some of the team");
-  for (int i = 0; i < pool.size(); ++i) Check(calls[static_cast<size_t>(i)] == (i < count ? 1 : 0), "every worker is called once");
+  for (int i = 0; i < pool.size(); ++i)
+    Check(calls[static_cast<size_t>(i)] == (i < count ? 1 : 0), "every worker is called once");
 }
 
 // Plain memory, written by one worker and read by its neighbour in the next round: a missing barrier is a data race.
@@ -39,11 +40,12 @@ void TestBarriersOrder(ThreadPool& pool, int rounds) {
       worker.Barrier();
     }
   });
-  for (int i = 0; i < count; ++i) Check(now[static_cast<size_t>(i)] == rounds, "what was written before a barrier is read after it");
+  for (int i = 0; i < count; ++i)
+    Check(now[static_cast<size_t>(i)] == rounds, "what was written before a barrier is read after it");
 }
 
-// Workers other than 0 dawdle: the team shrinks in mid-Run, every round's work is still done exactly once, and once nobody dawdles
-// it grows again.
+// Workers other than 0 dawdle: the team shrinks in mid-Run, every round's work is still done exactly once, and once nobody
+// dawdles it grows again.
 void TestRegroup() {
   constexpr int kRounds = 20;
   constexpr int64_t kWork = 40;
