@@ -95,7 +95,9 @@ def test_loading_and_unloading(client: ollama.Client) -> None:
 
 
 def test_the_library(client: ollama.Client) -> None:
-    assert [model.model for model in client.list().models] == ["toy"]
+    (tag,) = client.list().models
+    assert tag.model == "toy"
+    assert len(tag.digest or "") == 16
     assert [model.model for model in client.ps().models] == ["toy"]
     shown = client.show("toy")
     assert shown.capabilities == ["completion", "tools", "thinking"]

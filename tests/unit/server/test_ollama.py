@@ -331,8 +331,10 @@ async def test_a_model_without_a_template_takes_prompts_and_no_chats(server: Ser
 
 
 async def test_the_library(server: Server) -> None:
+    server.core.info = {"model": {"path": "/m/x.gguf", "content_id": "0123456789abcdef", "weight_bytes": 7}}
     (tag,) = (await server.client.get("/api/tags")).json["models"]
-    assert (tag["name"], tag["model"], tag["details"]["family"]) == ("toy", "toy", "llama")
+    assert (tag["name"], tag["model"], tag["digest"], tag["size"]) == ("toy", "toy", "0123456789abcdef", 7)
+    assert (tag["details"]["family"], tag["details"]["format"]) == ("llama", "gguf")
     (running_model,) = (await server.client.get("/api/ps")).json["models"]
     assert running_model["context_length"] == 2048
     assert datetime.fromisoformat(running_model["expires_at"].replace("Z", "+00:00")).year > 3000

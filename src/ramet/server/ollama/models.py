@@ -57,7 +57,7 @@ class OllamaModels:
         if not (body.model or body.name):
             raise RequestError("model: give the name of a model.", field="model")
         family = model.model_type or "unknown"
-        state = await server_info(self._context)
+        files = await self._files()
         vectors = frontend.vectors
         capabilities = ["completion"] if vectors is None else [] if vectors.labels else ["embedding"]
         if frontend.formats.tools is not None:
@@ -71,7 +71,7 @@ class OllamaModels:
                 "parameters": "\n".join(f"{name} {value}" for name, value in defaults.items()),
                 "template": frontend.template.source if frontend.template is not None else "",
                 "modified_at": self._since,
-                "details": self._details(state),
+                "details": self._details(files),
                 "model_info": {
                     "general.architecture": family,
                     f"{family}.context_length": frontend.limits.context_length,
@@ -83,20 +83,24 @@ class OllamaModels:
         )
 
     async def _entry(self) -> dict[str, Any]:
-        state = await server_info(self._context)
+        files = await self._files()
         name = self._context.model.served_name
         return {
             "name": name,
             "model": name,
-            "size": state.get("weight_bytes", 0),
-            "digest": state.get("content_id", ""),
-            "details": self._details(state),
+            "size": files.get("weight_bytes", 0),
+            "digest": files.get("content_id", ""),
+            "details": self._details(files),
         }
 
-    def _details(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """`state`: the engine's account, which knows the files that the model's name stands for."""
+    async def _files(self) -> Mapping[str, Any]:
+        """The engine's account of the files that the model's name stands for."""
+        files: Mapping[str, Any] = (await server_info(self._context)).get("model", {})
+        return files
+
+    def _details(self, files: Mapping[str, Any]) -> dict[str, Any]:
         model = self._context.model
-        family, path = model.model_type, state.get("path") or model.model_path
+        family, path = model.model_type, files.get("path") or model.model_path
         return {
             "parent_model": "",
             "format": "gguf" if Path(path).suffix == ".gguf" else "safetensors",
