@@ -58,7 +58,8 @@ def test_vectors(server: tuple[str, Process]) -> None:
 def test_refusals_are_the_clients_own_kind(server: tuple[str, Process]) -> None:
     name, process = server
     with client(process) as api:
-        for wrong in ("", " ", []):
+        empty: list[str] = []
+        for wrong in ("", " ", empty):
             bad: Any = wrong
             with pytest.raises(openai.BadRequestError, match="input"):
                 api.embeddings.create(model=name, input=bad)

@@ -194,8 +194,10 @@ def _pool(c: Context, inputs: list[Array], weights: list[Array], attrs: Attrs) -
     firsts = c.wanted - c.positions[c.wanted]  # rows are whole
     if attrs["method"] == "cls":
         return [inputs[0][firsts]]
-    means = [_f64(inputs[0][first : last + 1]).mean(axis=0) for first, last in zip(firsts, c.wanted, strict=True)]
-    return [np.stack(means).astype(np.float32)]
+    means = np.empty((len(firsts), inputs[0].shape[1]), np.float32)
+    for mean, first, last in zip(means, firsts.tolist(), c.wanted.tolist(), strict=True):
+        mean[:] = _f64(inputs[0][first : last + 1]).mean(axis=0)
+    return [means]
 
 
 def _l2_norm(_: Context, inputs: list[Array], weights: list[Array], attrs: Attrs) -> list[Array]:
