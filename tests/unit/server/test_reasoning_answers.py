@@ -151,8 +151,9 @@ async def test_explain(server: Server) -> None:
     answer = (await server.client.post(CHAT, body)).json
     shown = answer["explain"]
     assert shown["prompt"] == "<bos><turn>user:go<eos><turn>assistant:"
-    assert len(shown["prompt_token_ids"]) == answer["usage"]["prompt_tokens"]
     [choice] = shown["choices"]
+    assert len(choice["prompt_token_ids"]) == answer["usage"]["prompt_tokens"]
+    assert choice["first_computed_token"] == {"index": 0, "id": toy.BOS, "text": "<bos>"}
     assert choice["text"] == "<think>a</think>"
     assert choice["finish"] == {"type": "stop", "matched": "b"}
     assert choice["queue_s"] >= 0
@@ -160,8 +161,22 @@ async def test_explain(server: Server) -> None:
     assert choice["decode_s"] >= 0
     again = (await server.client.post(CHAT, body)).json["explain"]["choices"][0]
     assert again["cached_tokens"] > 0
+    other = {**body, "messages": [{"role": "user", "content": "no"}]}
+    parts = (await server.client.post(CHAT, other)).json["explain"]["choices"][0]["first_computed_token"]
+    assert parts["text"] == "n"
     events = await server.client.stream(CHAT, body).events()
     assert events[-2]["choices"] == []
     assert events[-2]["explain"]["choices"][0]["text"] == "<think>a</think>"
     assert joined(events)["message"]["reasoning_content"] == "a"
     assert "explain" not in (await server.client.post(CHAT, ASK)).json
+
+
+async def test_explain_on_the_other_routes(server: Server) -> None:
+    server.executor.script = saying("ok")
+    body = {"prompt": ["go", "on"], "explain": True}
+    shown = (await server.client.post("/v1/completions", body)).json["explain"]
+    assert [choice["prompt_token_ids"] for choice in shown["choices"]] == [toy.ids(*"go"), toy.ids(*"on")]
+    events = await server.client.stream("/v1/completions", body).events()
+    assert [len(event["explain"]["choices"]) for event in events[:-1] if "explain" in event] == [2]
+    response = (await server.client.post("/v1/responses", {"input": "go", "explain": True})).json
+    assert response["explain"]["prompt"] == "<bos><turn>user:go<eos><turn>assistant:"

@@ -47,7 +47,6 @@ class ChatRequest(common.SharedFields, kw_only=True):
     add_generation_prompt: bool | None = None
     input_ids: list[int] | None = None
     return_prompt_token_ids: bool | None = None
-    explain: bool | None = None
 
 
 class Chat:

@@ -76,6 +76,7 @@ class ChatAnswer:
         self._shown = shown
         self._chat = chat
         self._generation = generation
+        self._frontend = frontend
         self._table = frontend.tokenizer.token_bytes
         self._api = context.api
         self._weight_version = context.model.weight_version
@@ -94,7 +95,7 @@ class ChatAnswer:
             "metadata": {"weight_version": self._weight_version},
         }
         if self._shown.explain:
-            answer["explain"] = explanation(self._generation, self._chat)
+            answer["explain"] = explanation(self._generation, self._frontend, self._chat)
         return answer
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
@@ -154,7 +155,7 @@ class ChatAnswer:
         for choice in self._generation.choices:
             yield self._event(choice, Delta(), finished=True)
         if self._shown.explain:
-            yield event(_encode(self._chunk([], explain=explanation(self._generation, self._chat))))
+            yield event(_encode(self._chunk([], explain=explanation(self._generation, self._frontend, self._chat))))
         wanted = self._shown.include_usage
         if wanted or (wanted is None and self._api.stream_response_default_include_usage):
             usage = common.usage_object(self._generation.usage(), cache_report=self._api.enable_cache_report)

@@ -79,6 +79,7 @@ class SharedFields(msgspec.Struct, kw_only=True):
     extra_key: str | None = None
     priority: int | None = None
     return_token_ids: bool | None = None
+    explain: bool | None = None
 
 
 _SAMPLING = (

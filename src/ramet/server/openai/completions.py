@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,6 +14,7 @@ from ramet.errors import RequestError
 from ramet.server.body import Body, read_body, require_json
 from ramet.server.context import Context, note_unknown, warning_headers
 from ramet.server.errors import BodyTypeError
+from ramet.server.explain import explanation
 from ramet.server.native_format import split_ids
 from ramet.server.openai import common
 from ramet.server.openai.logprobs import CompletionLogprobs
@@ -44,6 +46,7 @@ class CompletionChunk(msgspec.Struct, kw_only=True):
     model: str
     choices: list[dict[str, Any]]
     usage: dict[str, Any] | None = None
+    explain: dict[str, Any] | UnsetType = UNSET
 
 
 class Completions:
@@ -131,7 +134,7 @@ class _Answer:
 
     def whole(self) -> dict[str, Any]:
         usage = common.usage_object(self._generation.usage(), cache_report=self._context.api.enable_cache_report)
-        return {
+        answer = {
             "id": self._id,
             "object": "text_completion",
             "created": self._generation.created,
@@ -140,6 +143,9 @@ class _Answer:
             "usage": usage,
             "metadata": {"weight_version": self._context.model.weight_version},
         }
+        if self._body.explain:
+            answer["explain"] = explanation(self._generation, self._frontend)
+        return answer
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         text = self._echo(choice) + choice.text
@@ -184,6 +190,10 @@ class _Answer:
             if self._body.return_token_ids:
                 shown["token_ids"] = chunk.token_ids
             yield event(encode(self._chunk([shown], usage)))
+        if self._body.explain:
+            end = self._chunk([], None)
+            end.explain = explanation(self._generation, self._frontend)
+            yield event(encode(end))
         wanted = options.include_usage if options else None
         if wanted or (wanted is None and self._context.api.stream_response_default_include_usage):
             usage = common.usage_object(self._generation.usage(), cache_report=cache_report)

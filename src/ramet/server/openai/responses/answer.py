@@ -9,10 +9,12 @@ import msgspec
 
 from ramet.errors import RametError
 from ramet.server.errors import status_of
+from ramet.server.explain import explanation
 from ramet.server.openai import common
 from ramet.server.openai.logprobs import chat_logprobs
 from ramet.server.openai.responses.items import ItemBuilder, Step
 from ramet.server.openai.responses.request import LOGPROBS, ResponsesRequest
+from ramet.text.chat import PreparedChat
 from ramet.text.frontend import Frontend
 from ramet.text.generation import Chunk, Generation, abort_error
 from ramet.types import SamplingParams, Usage
@@ -29,12 +31,16 @@ class ResponseAnswer:
         sampling: SamplingParams,
         generation: Generation,
         frontend: Frontend,
+        chat: PreparedChat,
         *,
         model: str,
         stored: bool,
     ) -> None:
         self.generation = generation
         self._table = frontend.tokenizer.token_bytes
+        self._explain = bool(body.explain)
+        self._frontend = frontend
+        self._chat = chat
         self._with_logprobs = LOGPROBS in (body.include or ())
         self._items = ItemBuilder(summarise=bool((body.reasoning or {}).get("summary")))
         self._sequence = 0
@@ -85,6 +91,8 @@ class ResponseAnswer:
         whole = finish.type == "stop"
         yield from self._items.finish(complete=whole)
         self.response["usage"] = _usage(self.generation.usage())
+        if self._explain:
+            self.response["explain"] = explanation(self.generation, self._frontend, self._chat)
         if whole:
             self.response["status"] = "completed"
         elif finish.type == "length":

@@ -120,6 +120,7 @@ class Responses:
             request.sampling,
             generation,
             frontend,
+            chat,
             model=self._context.model.served_name,
             stored=self._context.api.enable_response_store and body.store is not False,
         )
