@@ -20,11 +20,10 @@ from typing import Any
 import msgspec
 
 import ramet
-import ramet.errors
 from ramet.channel import Dead, Reply
 from ramet.channel_zmq import ZmqEngineSide, ZmqTextSide
 from ramet.config import Config, build, flatten
-from ramet.errors import EngineDeadError, RametError
+from ramet.errors import EngineDeadError, RametError, error_named
 from ramet.observability import logs
 
 #: The first message of a child that has loaded its model (or could not) is a `Reply` with this id; calls begin at 1.
@@ -88,7 +87,10 @@ class EngineProcess:
             message = text_side.first_message(0.2 if ended is None else 0)
             if isinstance(message, Reply):
                 if message.error is not None:
-                    raise _remote_error(*message.error)
+                    name, text = message.error
+                    raise error_named(name, text) or EngineDeadError(
+                        f"The engine's process could not start: {name}: {text}"
+                    )
                 info: dict[str, Any] = message.value
                 return info
             if isinstance(message, Dead) or ended is not None:
@@ -117,13 +119,6 @@ class EngineProcess:
                 self._process.wait()
         if self._text_side is not None:
             self._text_side.close()
-
-
-def _remote_error(name: str, message: str) -> Exception:
-    kind = getattr(ramet.errors, name, None)
-    if isinstance(kind, type) and issubclass(kind, RametError):
-        return kind(message)
-    return EngineDeadError(f"The engine's process could not start: {name}: {message}")
 
 
 def main() -> int:

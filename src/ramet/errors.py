@@ -62,3 +62,9 @@ class ExecutorError(RametError):
 
 class BrokenInvariant(Exception):
     """Our own bookkeeping is wrong. Never caught: ends the engine, loudly."""
+
+
+def error_named(name: str, message: str) -> RametError | None:
+    """An error by the name of its class, as it crosses a channel; None for a name that is not in the tree."""
+    kind = globals().get(name)
+    return kind(message) if isinstance(kind, type) and issubclass(kind, RametError) else None

@@ -14,20 +14,20 @@ import logging
 import random
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-import ramet.errors
 from ramet.channel import Abort, Call, Dead, Deltas, Reply, Stop, Submit, TextSide, ToText
-from ramet.errors import DuplicateRequestError, EngineDeadError, RametError, RequestError
+from ramet.errors import DuplicateRequestError, EngineDeadError, RametError, RequestError, error_named
 from ramet.text.chat import ChatSpec, OutputFormats, PreparedChat, prepare
 from ramet.text.detokenizer import Detokenizer
 from ramet.text.embedding import NO_VECTORS, VectorModel, VectorRequest, tokens_of
 from ramet.text.generation import WHOLE, Choice, GenerateRequest, Generation
 from ramet.text.limits import Limits, check_samples, check_sendable, fit, refuse_unsupported
+from ramet.text.stats import Stats
 from ramet.types import EngineRequest, FinishReason, SamplingParams, TokenDelta
 
 if TYPE_CHECKING:
@@ -49,28 +49,6 @@ _SEED_LIMIT = 1 << 63
 
 #: Of a request for a vector.
 _NOTHING_DRAWN = SamplingParams(max_new_tokens=0, temperature=0.0, sampling_seed=0)
-
-
-@dataclass(slots=True)
-class Stats:
-    """Counters since the start, over finished requests."""
-
-    requests: int = 0
-    aborted: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    on_finish: list[Callable[[Choice], None]] = field(default_factory=list)
-
-    def record(self, choice: Choice, last: TokenDelta) -> None:
-        """Count a request with its last delta; its reader may not have taken everything yet."""
-        self.requests += 1
-        self.aborted += last.finish is not None and last.finish.type == "abort"
-        self.prompt_tokens += len(choice.prompt_ids)
-        self.completion_tokens += len(choice.output_ids) + choice.waiting_tokens
-        self.cached_tokens += last.cached_tokens
-        for hook in self.on_finish:
-            hook(choice)
 
 
 class Frontend:
@@ -101,6 +79,7 @@ class Frontend:
         self._channel = channel
         self._random = random.Random(random_seed) if random_seed is not None else random.SystemRandom()
         self._live: dict[str, tuple[Generation, Choice]] = {}
+        self._leaving: Counter[str] = Counter()  # ids of aborted requests whose last delta has not come yet
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count(1)
         self._dead: EngineDeadError | None = None
@@ -164,15 +143,22 @@ class Frontend:
             if message.error is None:
                 future.set_result(message.value)
             else:
-                future.set_exception(_remote_error(*message.error))
+                name, text = message.error
+                future.set_exception(error_named(name, text) or RametError(f"{name}: {text}"))
         elif isinstance(message, Dead):
             self._fail_all(EngineDeadError(f"The engine has ended: {message.reason}"))
 
     def _deliver(self, delta: TokenDelta) -> None:
-        entry = self._live.get(delta.rid)
-        if entry is None:
-            return  # its reader has gone; the abort is on its way
-        generation, choice = entry
+        if delta.rid in self._leaving:  # its reader has gone; the id may already be another request's
+            if delta.finish is not None:
+                self._leaving[delta.rid] -= 1
+                if not self._leaving[delta.rid]:
+                    del self._leaving[delta.rid]
+        elif delta.rid in self._live:
+            self._hand_out(delta)
+
+    def _hand_out(self, delta: TokenDelta) -> None:
+        generation, choice = self._live[delta.rid]
         if delta.finish is not None:
             del self._live[delta.rid]
         generation.deliver(choice, delta)
@@ -383,6 +369,7 @@ class Frontend:
         self.stats.requests += len(gone)
         self.stats.aborted += len(gone)
         if rids and self._dead is None:
+            self._leaving.update(rids)
             try:
                 self._channel.send(Abort(rids))
             except EngineDeadError as error:
@@ -393,13 +380,10 @@ class Frontend:
         if prefix is None and not everything:
             return
         for rid, (_, choice) in list(self._live.items()):
-            if (
-                not choice.submitted
-                and choice.finished_s is None
-                and (everything or (prefix and rid.startswith(prefix)))
-            ):
+            chosen = everything or (prefix and rid.startswith(prefix))
+            if chosen and not choice.submitted and choice.finished_s is None:
                 finish = FinishReason(type="abort", message="Aborted by the client.")
-                self._deliver(TokenDelta(rid=rid, finish=finish))
+                self._hand_out(TokenDelta(rid=rid, finish=finish))
         self._channel.send(Abort(prefix=prefix, all=everything))
 
     # Control
@@ -464,10 +448,3 @@ class Frontend:
         finally:
             if generation is not None:
                 generation.close()
-
-
-def _remote_error(name: str, message: str) -> Exception:
-    kind: Any = getattr(ramet.errors, name, None)
-    if isinstance(kind, type) and issubclass(kind, RametError):
-        return kind(message)
-    return RametError(f"{name}: {message}")

@@ -73,6 +73,30 @@ async def test_i05_an_aborted_id_is_free_again(model: Path) -> None:
         assert (await server.client.post(GENERATE, again)).json["text"] == "a"
 
 
+async def test_i05_an_id_is_free_again_once_its_client_has_left(model: Path) -> None:
+    """What the engine still had to say to the first client must not reach the second one."""
+    async with running(model, slow()) as server:
+        for _ in range(5):
+            stream = server.client.stream(GENERATE, {**NATIVE, "rid": "again"})
+            await stream.event()
+            await stream.leave()
+            body = {"text": "other", "rid": "again", "sampling_params": {"max_new_tokens": 3}}
+            answer = (await server.client.post(GENERATE, body)).json
+            assert (answer["text"], answer["meta_info"]["finish_reason"]["type"]) == ("aaa", "length")
+            assert answer["meta_info"]["prompt_tokens"] == len("other")
+        assert (await server.idle())["totals"]["aborted"] == 5
+
+
+async def test_i01_pages_of_a_client_that_left_are_free_within_a_step(model: Path) -> None:
+    async with running(model, Script(tokens=toy.ids("a"), step_s=0.1)) as server:
+        stream = server.client.stream(GENERATE, NATIVE)
+        await stream.event()
+        steps = server.executor.steps
+        await stream.leave()
+        await server.idle()
+        assert server.executor.steps <= steps + 2  # the one that ran, and one that had been handed over already
+
+
 async def test_i07_two_live_requests_with_one_id(model: Path) -> None:
     async with running(model, slow()) as server:
         first = server.client.stream(GENERATE, {**NATIVE, "rid": "twin"})
