@@ -33,6 +33,8 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "completions": ("/v1/completions", {"model": "m", "prompt": "go", "rid": "r", "stop": "<OK", "echo": True}),
     "generate": ("/generate", {"text": "go", "rid": "r"}),
+    "messages": ("/v1/messages", {"model": "m", "messages": ASK, "max_tokens": 50, "stop_sequences": ["ok"]}),
+    "ollama_chat": ("/api/chat", {"model": "m", "messages": ASK}),
     "generate_refused": ("/generate", {"text": "go", "sampling_params": {"top_k": 0}}),
 }
 
@@ -44,6 +46,9 @@ async def transcript(model: Path, name: str) -> str:
         text = (await server.client.stream(path, body).finish()).body.decode()
     for key in ("created", "e2e_latency", "response_sent_to_client_ts"):
         text = re.sub(rf'"{key}":[0-9.e-]+', f'"{key}":0', text)
+    text = re.sub(r'"created_at":"[^"]+"', '"created_at":""', text)
+    text = re.sub(r'"(\w+_duration)":[0-9]+', r'"\1":0', text)
+    text = re.sub(r'"msg_[0-9a-f]{32}"', '"msg_0"', text)
     return re.sub(r'"logprob":-[0-9.e-]+', '"logprob":-1', text)
 
 
