@@ -23,9 +23,10 @@ constexpr int64_t kParkedShare = 10;
 // How long worker 0 may be parked before a Run that is under way is judged.
 constexpr int64_t kJudgeAfterNs = 500'000;
 
-// Runs with a reduced team before a larger one is tried: at 3 ms a decode step, 24 ms at first and 0.8 s at most.
-constexpr int kMinPatience = 8;
-constexpr int kMaxPatience = 256;
+// Runs with a reduced team before a larger one is tried. A trial that fails costs about one run, so 32 bound the cost of trying at
+// some 5 %; with 256 one interruption halved the speed of the next second.
+constexpr int kMinPatience = 2;
+constexpr int kMaxPatience = 32;
 
 void Pause() {
 #if defined(__x86_64__)
@@ -88,7 +89,7 @@ void TeamSize::Learn(bool suffered) {
     patience_ = std::clamp(patience_ * 2, kMinPatience, kMaxPatience);
     runs_left_ = patience_;
   } else if (now_ == most_) {
-    patience_ = std::max(patience_ - 1, 0);
+    patience_ -= (patience_ + 3) / 4;
   } else if (--runs_left_ <= 0) {
     now_ = std::min(now_ + (most_ + 3) / 4, most_);  // and again after the next Run, if that goes well
   }
