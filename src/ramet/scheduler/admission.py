@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ramet.cache.lease import KvCache, Lease
 from ramet.executor.base import Layout
+from ramet.grammar import stop_regex
 from ramet.scheduler.state import Request
 from ramet.types import EngineRequest, FinishReason
 
@@ -75,13 +76,12 @@ class Capacity:
             )
         if any(not string for string in sampling.stop):
             return _refuse("A stop string is empty.", "stop")
-        if sampling.stop and not stop_strings:
-            return _refuse("Stop strings need the tokens' bytes, which this engine was not given.", "stop")
-        if sampling.stop_regex:
-            return _refuse("stop_regex is not supported by this version.", "stop_regex")
+        for field, given in (("stop", sampling.stop), ("stop_regex", sampling.stop_regex)):
+            if given and not stop_strings:
+                return _refuse(f"{field} needs the tokens' bytes, which this engine was not given.", field)
         if sampling.n != 1:
             return _refuse("The engine takes one generation per request (n = 1).", "n")
-        return None
+        return stop_regex.refusal(sampling.stop_regex)
 
 
 def _refuse(message: str, field: str | None = None) -> FinishReason:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ramet.errors import RequestError
 from ramet.executor.base import F32
+from ramet.grammar.stop_regex import too_complex
 from ramet.scheduler.state import Request
 from ramet.types import FinishReason
 
@@ -48,17 +50,16 @@ def vector_bytes(vector: F32) -> bytes | None:
 def append_token(request: Request, token: int, vocabulary: Sequence[bytes]) -> tuple[FinishReason | None, int]:
     """Append what the executor drew; (why this ends the request or None, bytes cut off the end of its text).
 
-    In this order: stop string, stop token or EOS, end of the grammar, length. A stop string goes first because its text
-    must not be shown, whatever else the same token is.
+    In this order: stop string or pattern, stop token or EOS, end of the grammar, length. A stop string goes first
+    because its text must not be shown, whatever else the same token is.
     """
     request.outputs.append(token)
     if request.matcher is not None and not request.matcher.accept(token):
         return OUTSIDE_GRAMMAR, 0
-    if request.stop is not None:
-        match = request.stop.push(vocabulary[token])
-        if match is not None:
-            cut = match.after_bytes if request.spec.sampling.no_stop_trim else match.cut_bytes
-            return FinishReason(type="stop", matched=match.string), cut
+    if request.stop is not None or request.regexes is not None:
+        stopped = _stopped(request, vocabulary[token])
+        if stopped is not None:
+            return stopped
     if token in request.end_ids:
         return FinishReason(type="stop", matched=token), 0
     if request.matcher is not None and request.matcher.stopped:
@@ -66,6 +67,21 @@ def append_token(request: Request, token: int, vocabulary: Sequence[bytes]) -> t
     if len(request.outputs) >= request.max_new:
         return FinishReason(type="length", length=len(request.outputs)), 0
     return _fill_mask(request), 0
+
+
+def _stopped(request: Request, data: bytes) -> tuple[FinishReason, int] | None:
+    """The stop string or pattern that ends first in the bytes of the last token; a string if both end there."""
+    string = request.stop.push(data) if request.stop is not None else None
+    try:
+        pattern = request.regexes.push(data) if request.regexes is not None else None
+    except RequestError as error:
+        return too_complex(error), 0
+    if pattern is not None and (string is None or pattern.after_bytes > string.after_bytes):
+        return FinishReason(type="stop", matched=pattern.pattern), pattern.after_bytes
+    if string is None:
+        return None
+    cut = string.after_bytes if request.spec.sampling.no_stop_trim else string.cut_bytes
+    return FinishReason(type="stop", matched=string.string), cut
 
 
 def _grammar_end(request: Request) -> FinishReason:

@@ -21,6 +21,7 @@ from ramet.cache.lease import Lease
 from ramet.errors import BrokenInvariant
 from ramet.executor.base import I32, U32, RowParams
 from ramet.grammar import CompiledGrammar, Matcher
+from ramet.grammar.stop_regex import RegexStops
 from ramet.scheduler.stop import StopMatcher
 from ramet.types import EngineRequest, TokenLogprob
 
@@ -57,6 +58,7 @@ class Request:
         "outputs",
         "pending",
         "prompt",
+        "regexes",
         "retractions",
         "rid",
         "row",
@@ -77,6 +79,7 @@ class Request:
         self.outputs: list[int] = []
         self.end_ids = frozenset(sampling.stop_token_ids + (() if sampling.ignore_eos else spec.eos_token_ids))
         self.stop = StopMatcher(sampling.stop) if sampling.stop else None
+        self.regexes = RegexStops(sampling.stop_regex) if sampling.stop_regex else None
         self.grammar: Future[CompiledGrammar] | None = None
         self.matcher: Matcher | None = None  # the grammar's state after `outputs`
         self.mask: U32 | None = None  # [ceil(V/32)] what it allows next

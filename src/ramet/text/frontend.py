@@ -26,7 +26,7 @@ from ramet.text.chat import ChatSpec, OutputFormats, PreparedChat, prepare
 from ramet.text.detokenizer import Detokenizer
 from ramet.text.embedding import NO_VECTORS, VectorModel, VectorRequest, tokens_of
 from ramet.text.generation import WHOLE, Choice, GenerateRequest, Generation
-from ramet.text.limits import Limits, check_samples, check_sendable, fit, refuse_unsupported
+from ramet.text.limits import Limits, check_samples, check_sendable, fit
 from ramet.text.stats import Stats
 from ramet.types import EngineRequest, FinishReason, SamplingParams, TokenDelta
 
@@ -256,7 +256,6 @@ class Frontend:
 
     async def tokenize(self, request: GenerateRequest) -> list[int]:
         """The prompt's token ids, checked."""
-        refuse_unsupported(request.sampling)
         prompt = request.prompt
         if isinstance(prompt, str):
             ids = await self.encode(prompt, request.add_special_tokens)

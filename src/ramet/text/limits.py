@@ -9,12 +9,10 @@ import msgspec
 
 from ramet import sampling_params
 from ramet.errors import RequestError, RequestTooLong
+from ramet.grammar import stop_regex
 from ramet.text.generation import GenerateRequest
 from ramet.text.surrogates import refuse_unpaired
 from ramet.types import EngineRequest, SamplingParams
-
-#: Sampling fields that the engine cannot honour yet. A field leaves this list when the part that honours it lands.
-UNSUPPORTED = ("stop_regex",)
 
 #: Generations that one request may start by asking for several samples: each takes some 3 kB until it ends.
 MAX_SAMPLES = 16_384
@@ -39,13 +37,6 @@ class Limits:
             raise RequestError(
                 f"{field}: token id {wrong} is outside the vocabulary (0 to {self.vocab_size - 1}).", field=field
             )
-
-
-def refuse_unsupported(sampling: SamplingParams) -> None:
-    """Raise for a parameter that would have no effect."""
-    for name in UNSUPPORTED:
-        if getattr(sampling, name):
-            raise RequestError(f"{name} is not supported by this version of ramet.", field=name)
 
 
 def check_samples(prompts: int, samples: int) -> None:
@@ -102,6 +93,7 @@ def fit(request: GenerateRequest, prompt: list[int], limits: Limits) -> tuple[li
             field="logprob_start_len",
         )
     limits.check_ids(request.token_ids_logprob, "token_ids_logprob")
+    stop_regex.check(sampling.stop_regex)
     sampling_params.check(sampling, vocab_size=limits.vocab_size, names=request.names)
     if sampling.min_new_tokens > asked:
         sampling = msgspec.structs.replace(sampling, min_new_tokens=asked)

@@ -104,7 +104,7 @@ def test_information(engine: ramet.Engine) -> None:
         {"prompt": "x", "sampling_params": {"temperature": float("nan")}},
         {"prompt": "x", "sampling_params": {"max_tokens": 3}},
         {"prompt": "x", "sampling_params": "hot"},
-        {"prompt": "x", "sampling_params": {"stop_regex": "a"}},
+        {"prompt": "x", "sampling_params": {"stop_regex": "^a"}},
         {"prompt": "x", "priority": 1 << 63},
         {"prompt": "half a \ud83d character"},
         {"prompt": "x", "rid": "\ud83d"},
