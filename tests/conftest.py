@@ -7,9 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from support import toy
 from support.process import Process
+
+#: A failing property test prints how to run it again with the same draws.
+settings.register_profile("ramet", print_blob=True)
+settings.load_profile("ramet")
 
 
 @pytest.fixture(scope="session")

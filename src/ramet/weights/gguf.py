@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from ramet.errors import CheckpointError
-from ramet.weights.checkpoint import TensorData, TensorInfo
+from ramet.weights.checkpoint import TensorInfo
 from ramet.weights.formats import FORMATS
 from ramet.weights.gguf_fields import Fields
 from ramet.weights.mapped import MappedFile
+from ramet.weights.mapped_tensors import Entry, MappedTensors
 
 _BY_TYPE: Final = {fmt.gguf_type: fmt for fmt in FORMATS.values()}
 # Types that exist and are not read, so that the refusal has a name. 4, 5, 31-33, 36-38 were removed from the format.
@@ -40,14 +40,6 @@ _MIN_TENSOR_BYTES: Final = 8 + 1 + 4 + 8 + 4 + 8
 _SPLIT_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    file: MappedFile
-    info: TensorInfo
-    start: int  # in the file
-    size: int
-
-
 class GgufFile:
     """One file: its metadata and tensors. A vocabulary-only file has no tensors, which is for the caller to judge."""
 
@@ -59,7 +51,7 @@ class GgufFile:
         self.entries = _tensors(fields, tensor_count, _alignment(self.file, self.metadata))
 
 
-class GgufFiles:
+class GgufFiles(MappedTensors):
     """All parts of a model as one: metadata of the first part, tensors of all."""
 
     def __init__(self, path: Path) -> None:
@@ -68,42 +60,17 @@ class GgufFiles:
         Raises `CheckpointError` if a part is damaged, missing or of another model, or if there are no tensors at all.
         """
         parts = [GgufFile(part) for part in _parts(path)]
+        super().__init__(parts[0].file.path)
         self.metadata = parts[0].metadata
-        self.path = parts[0].file.path
-        self._files = [part.file for part in parts]
-        self._entries: dict[str, _Entry] = {}
         for number, part in enumerate(parts):
             _check_part(part, number, len(parts))
-            for name, entry in part.entries.items():
-                if name in self._entries:
-                    raise CheckpointError(f"{part.file.path}: tensor {name} is also in {self._entries[name].file.path}")
-                self._entries[name] = entry
-        if not self._entries:
+            self.add(part.file, part.entries)
+        count = len(self.tensors)
+        if not count:
             raise CheckpointError(f"{self.path}: holds no tensors; it is a vocabulary-only file, not a model")
-        promised = self.metadata.get("split.tensors.count", len(self._entries))
-        if promised != len(self._entries):
-            raise CheckpointError(f"{self.path}: its parts hold {len(self._entries)} tensors instead of {promised}")
-
-    @property
-    def tensors(self) -> dict[str, TensorInfo]:
-        return {name: entry.info for name, entry in self._entries.items()}
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(entry.size for entry in self._entries.values())
-
-    def read(self, name: str) -> TensorData:
-        entry = self._entries.get(name)
-        if entry is None:
-            raise CheckpointError(f"{self.path}: there is no tensor {name}")
-        return TensorData(entry.info.format, entry.info.shape, entry.file.view(entry.start, entry.size))
-
-    def fingerprints(self) -> list[bytes]:
-        return [file.fingerprint() for file in self._files]
-
-    def release(self) -> None:
-        for file in self._files:
-            file.release()
+        promised = self.metadata.get("split.tensors.count", count)
+        if promised != count:
+            raise CheckpointError(f"{self.path}: its parts hold {count} tensors instead of {promised}")
 
 
 def _parts(path: Path) -> Sequence[Path]:
@@ -172,11 +139,9 @@ def _alignment(file: MappedFile, metadata: Mapping[str, Any]) -> int:
     return alignment
 
 
-def _tensors(fields: Fields, count: int, alignment: int) -> dict[str, _Entry]:
+def _tensors(fields: Fields, count: int, alignment: int) -> dict[str, Entry]:
     file = fields.file
-    heads: dict[
-        str, tuple[int, TensorInfo, int, int]
-    ] = {}  # name -> where its header is, info, offset in the data, size
+    heads: dict[str, tuple[int, TensorInfo, int, int]] = {}  # where its header is, info, offset in the data, size
     for _ in range(count):
         at = fields.at
         name = fields.name("a tensor name")
@@ -189,14 +154,14 @@ def _tensors(fields: Fields, count: int, alignment: int) -> dict[str, _Entry]:
         heads[name] = (at, info, offset, size)
     data_start = -(-fields.at // alignment) * alignment
 
-    entries: dict[str, _Entry] = {}
+    entries: dict[str, Entry] = {}
     for name, (at, info, offset, size) in heads.items():
         start = data_start + offset
         if start + size > file.size:
             raise file.damaged(
                 at, f"tensor {name} lies at bytes {start} to {start + size} of a file of {file.size} bytes (cut short?)"
             )
-        entries[name] = _Entry(file, info, start, size)
+        entries[name] = Entry(file, info, start, size)
     end, before = data_start, ""
     for name, entry in sorted(entries.items(), key=lambda item: item[1].start):
         if entry.start < end:

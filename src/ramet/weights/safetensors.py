@@ -10,15 +10,15 @@ overlap, no hole, no tail.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, Final
 
 from ramet.errors import CheckpointError
-from ramet.weights.checkpoint import TensorData, TensorInfo
+from ramet.weights.checkpoint import TensorInfo
 from ramet.weights.formats import FORMATS
 from ramet.weights.mapped import MappedFile
+from ramet.weights.mapped_tensors import Entry, MappedTensors
 
 INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"
@@ -37,49 +37,15 @@ _DTYPE_BYTES: Final[dict[str, int]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    file: MappedFile
-    info: TensorInfo
-    start: int  # in the file
-    size: int
-
-
-class SafetensorsFiles:
+class SafetensorsFiles(MappedTensors):
     """The tensors of one or several safetensors files, as one mapping."""
 
     def __init__(self, paths: list[Path]) -> None:
         """Raises `CheckpointError` if a file is damaged or two of them hold a tensor of the same name."""
-        self._entries: dict[str, _Entry] = {}
-        self._files: list[MappedFile] = []
+        super().__init__(paths[0].parent)
         for path in paths:
             file = MappedFile(path, at_least=8 + 2)
-            for name, entry in _parse(file).items():
-                if name in self._entries:
-                    raise CheckpointError(f"{path}: tensor {name} is also in {self._entries[name].file.path}")
-                self._entries[name] = entry
-            self._files.append(file)
-
-    @property
-    def tensors(self) -> dict[str, TensorInfo]:
-        return {name: entry.info for name, entry in self._entries.items()}
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(entry.size for entry in self._entries.values())
-
-    def read(self, name: str) -> TensorData:
-        entry = self._entries.get(name)
-        if entry is None:
-            raise CheckpointError(f"{self._files[0].path.parent}: there is no tensor {name}")
-        return TensorData(entry.info.format, entry.info.shape, entry.file.view(entry.start, entry.size))
-
-    def fingerprints(self) -> list[bytes]:
-        return [file.fingerprint() for file in self._files]
-
-    def release(self) -> None:
-        for file in self._files:
-            file.release()
+            self.add(file, _parse(file))
 
 
 def find_files(directory: Path) -> list[Path]:
@@ -151,7 +117,7 @@ def parse_json(text: bytes, path: Path, offset: int) -> dict[str, Any]:
     return content
 
 
-def _parse(file: MappedFile) -> dict[str, _Entry]:
+def _parse(file: MappedFile) -> dict[str, Entry]:
     length = int.from_bytes(file.buffer[:8], "little")
     if length > _MAX_HEADER_BYTES:
         raise file.damaged(0, f"a header of {length} bytes; at most {_MAX_HEADER_BYTES} are allowed")
@@ -172,7 +138,7 @@ def _parse(file: MappedFile) -> dict[str, _Entry]:
     return entries
 
 
-def _entry(file: MappedFile, name: str, value: Any, data_start: int) -> _Entry:
+def _entry(file: MappedFile, name: str, value: Any, data_start: int) -> Entry:
     def wrong(why: str) -> CheckpointError:
         return file.damaged(8, f"header of tensor {name!r}: {why}")
 
@@ -192,7 +158,7 @@ def _entry(file: MappedFile, name: str, value: Any, data_start: int) -> _Entry:
     if needed != end - begin:
         raise wrong(f"{dtype} {shape} takes {needed} bytes, but data_offsets span {end - begin}")
     info = TensorInfo(_READABLE.get(dtype, dtype.lower()), tuple(shape))
-    return _Entry(file, info, data_start + begin, end - begin)
+    return Entry(file, info, data_start + begin, end - begin)
 
 
 def _naturals(value: Any) -> bool:
