@@ -64,7 +64,9 @@ void TestBrokenPlans() {
   Refused(Replaced("[1.0,0.5e-1]", "[1.0]"), "rope r");
   Refused(Replaced("\"style\":\"half\"", "\"style\":\"both\""), "unknown \"both\"");
   Refused(Replaced("\"stream\":0", "\"stream\":1"), "no such stream");
-  Refused(Replaced("\"causal\":true", "\"causal\":false"), "causal");
+  std::string windowed = Replaced("\"window\":0", "\"window\":5");
+  ParsePlan(windowed);
+  Refused(windowed.replace(windowed.find("\"causal\":true"), 13, "\"causal\":false"), "both directions has no window");
   Refused(Replaced("\"soft_cap\":0.0", "\"soft_cap\":-1"), "soft_cap");
   Refused(Replaced("\"kv_heads\":1", "\"kv_heads\":3"), "multiple of the stream's kv_heads");
   Refused(Replaced("\"head_dim\":4,\"v_dim\":4", "\"head_dim\":8,\"v_dim\":4"), "attention at");
