@@ -1,6 +1,8 @@
 #include "runtime/executor.h"
 
+#if defined(__linux__)
 #include <sched.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -39,10 +41,12 @@ namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
+// Processors that this process may use.
 int DefaultThreads() {
+#if defined(__linux__)
   cpu_set_t set;
-  CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
@@ -246,6 +250,7 @@ void Executor::ListLogitsRows(const StepInputs& inputs, StepState& state, StepRe
   result.score_logprobs.assign(scores, kNaN);
   result.score_top_ids.assign(scores * static_cast<size_t>(inputs.score_top), -1);
   result.score_top_logprobs.assign(scores * static_cast<size_t>(inputs.score_top), kNaN);
+  result.score_id_logprobs.resize(scores);
   if (inputs.keep_logits) result.logits.assign(scores * static_cast<size_t>(vocab_size()), 0.0f);
 }
 
@@ -370,8 +375,11 @@ void Executor::FinishRow(const StepInputs& inputs, const StepState& state, const
       const size_t vocab = static_cast<size_t>(vocab_size());
       std::memcpy(result.logits.data() + i * vocab, logits, vocab * sizeof(float));
     }
+    const int32_t owner = state.token_rows[static_cast<size_t>(row.token)];
+    const std::vector<int32_t>& chosen = samplers_[static_cast<size_t>(owner)].params().logprob_ids;
     result.score_logprobs[i] = ScoreLogits(kernels_.sample, scratch, logits, vocab_size(), inputs.score_targets[i],
-                                           static_cast<int32_t>(inputs.score_top));
+                                           static_cast<int32_t>(inputs.score_top), chosen);
+    result.score_id_logprobs[i] = scratch.chosen;
     put_top(inputs.score_top, i, result.score_top_ids, result.score_top_logprobs);
   }
   if (row.entry >= 0) {
