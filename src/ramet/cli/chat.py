@@ -13,8 +13,6 @@ from ramet.cli.common import add_sampling_arguments, add_source_arguments, given
 from ramet.cli.source import Messages, Piece, Source
 from ramet.errors import RequestError
 
-HELP = "Talk to a model in the terminal."
-
 INTRODUCTION = "/reset forgets the conversation, /exit leaves, Ctrl-C stops an answer."
 
 

@@ -16,8 +16,6 @@ from ramet.cli.progress import Progress
 from ramet.cli.source import Piece, Source
 from ramet.errors import ConfigError
 
-HELP = "Complete one prompt and print it."
-
 #: Requests of `--prompts` under way at a time: enough to fill a batch.
 CONCURRENT = 32
 

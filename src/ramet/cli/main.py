@@ -1,4 +1,4 @@
-"""`ramet COMMAND …`: finds the command's module, which has HELP, `add_arguments(parser)` and `run(args) -> int`.
+"""`ramet COMMAND …`: finds the command's module, which has `add_arguments(parser)` and `run(args) -> int`.
 
 Only the chosen command's module is imported, so that `ramet --help` and `ramet doctor` stay instant.
 """

@@ -15,8 +15,6 @@ from ramet.config.flags import add_flags, given_flags, read_config_file
 from ramet.config.machine import probe
 from ramet.observability import logs
 
-HELP = "Serve a model over HTTP."
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

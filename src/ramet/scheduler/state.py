@@ -46,7 +46,6 @@ class Request:
         "cached_tokens",
         "computed",
         "end_ids",
-        "first_delta_sent",
         "generation",
         "grammar",
         "input_logprobs",
@@ -98,7 +97,6 @@ class Request:
         self.retractions = 0
         self.arrived_s = arrived_s
         self.admitted_s: float | None = None
-        self.first_delta_sent = False
 
     @property
     def lease(self) -> Lease:

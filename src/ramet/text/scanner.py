@@ -115,13 +115,6 @@ class Scanner:
                 return False
             yield
 
-    def one_of(self, texts: Sequence[str]) -> Steps[str | None]:
-        """Take the first of `texts` that comes next. None of them may begin another that stands after it."""
-        for text in texts:
-            if (yield from self.literal(text)):
-                return text
-        return None
-
     def json_value(self, emit: Emit) -> Steps[bool]:
         """Take one JSON value and emit it as it is written; False when the text ends inside, or no value is here.
 
@@ -133,55 +126,47 @@ class Scanner:
         if first not in "{[" or not first:
             return (yield from self._json_scalar(emit))
         depth = 0
-        while True:
-            found = _STRUCTURE.search(self._text, self._at)
-            stop = found.start() if found else len(self._text)
-            emit(self._text[self._at : stop])
-            self._at = stop
-            if found is None:
-                if self._ended:
-                    return False
-                yield
-            elif found[0] == '"':
+        while mark := (yield from self._up_to(_STRUCTURE, emit)):
+            if mark == '"':
                 if not (yield from self._json_string(emit)):
                     return False
-            else:
-                emit(found[0])
-                self._at += 1
-                depth += 1 if found[0] in "{[" else -1
-                if depth == 0:
-                    return True
-
-    def _json_string(self, emit: Emit) -> Steps[bool]:
-        emit('"')
-        self._at += 1
-        while True:
-            found = _STRING_END.search(self._text, self._at)
-            stop = found.start() if found else len(self._text)
-            emit(self._text[self._at : stop])
-            self._at = stop
-            if found is None:
-                if self._ended:
-                    return False
-                yield
                 continue
             emit((yield from self.take()))
-            if found[0] == '"':
+            depth += 1 if mark in "{[" else -1
+            if depth == 0:
+                return True
+        return False
+
+    def _json_string(self, emit: Emit) -> Steps[bool]:
+        emit((yield from self.take()))
+        while mark := (yield from self._up_to(_STRING_END, emit)):
+            emit((yield from self.take()))
+            if mark == '"':
                 return True
             emit((yield from self.take()))  # the escaped character
+        return False
 
     def _json_scalar(self, emit: Emit) -> Steps[bool]:
-        some = False
+        parts: list[str] = []
+
+        def keep(text: str) -> None:
+            parts.append(text)
+            emit(text)
+
+        mark = yield from self._up_to(_SCALAR_END, keep)
+        return bool(mark) and any(parts)
+
+    def _up_to(self, end: re.Pattern[str], emit: Emit) -> Steps[str]:
+        """Emit text up to the next match of `end`, one character, and return it without taking it; "" if none comes."""
         while True:
-            found = _SCALAR_END.search(self._text, self._at)
+            found = end.search(self._text, self._at)
             stop = found.start() if found else len(self._text)
-            some = some or stop > self._at
             emit(self._text[self._at : stop])
             self._at = stop
             if found is not None:
-                return some
+                return found[0]
             if self._ended:
-                return False
+                return ""
             yield
 
 
