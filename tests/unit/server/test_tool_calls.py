@@ -403,3 +403,33 @@ async def test_auto_reads_the_format_from_the_template(tmp_path: Path) -> None:
     async with chatting(model, tool_call_parser="auto") as server:
         assert server.frontend.formats.tools == "qwen25"
         assert calls_of(await ask(server, call("now", "{}"), tools=TOOLS)) == [("now", "{}")]
+
+
+#: The same call as each format writes it, with a word before it where the format allows one.
+FORMATS = {
+    "qwen3_coder": "Hi.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n"
+    "</function>\n</tool_call>",
+    "llama3": '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Paris"}}',
+    "mistral": 'Hi. [TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}}]',
+    "deepseekv31": "Hi.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"
+    '{"city": "Paris"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    "glm45": "Hi.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>",
+    "pythonic": '[get_weather(city="Paris")]',
+    "minimax-m2": 'Hi.<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n'
+    "</invoke>\n</minimax:tool_call>",
+    "gpt-oss": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
+    'to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>',
+}
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+async def test_every_kind_of_format_through_the_server(chat_model: Path, name: str) -> None:
+    reasoning = "gpt-oss" if name == "gpt-oss" else "qwen3"
+    async with chatting(chat_model, tool_call_parser=name, reasoning_parser=reasoning) as server:
+        choice = await ask(server, FORMATS[name], tools=TOOLS)
+        [(called, arguments)] = calls_of(choice)
+        assert called == "get_weather"
+        assert json.loads(arguments) == {"city": "Paris"}
+        assert choice["message"]["content"] == ("Hi." if "Hi." in FORMATS[name] else "")
+        assert choice["message"]["reasoning_content"] == ("Hm." if name == "gpt-oss" else None)
+        assert choice["finish_reason"] == "tool_calls"
