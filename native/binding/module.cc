@@ -83,6 +83,16 @@ RowParams ToRowParams(const nb::handle& object) {
   return params;
 }
 
+// An array for each list, None for an empty one. Takes the lists' memory.
+nb::tuple ToTuple(std::vector<std::vector<float>>& lists) {
+  nb::list arrays;
+  for (std::vector<float>& list : lists) {
+    const size_t n = list.size();
+    arrays.append(n ? ToNumpy(std::move(list), {n}) : nb::object(nb::none()));
+  }
+  return nb::tuple(arrays);
+}
+
 KvType ParseKvType(const std::string& name) {
   if (name == "f32") return KvType::kF32;
   if (name == "f16") return KvType::kF16;
@@ -168,17 +178,13 @@ class PyExecutor {
     const size_t top = static_cast<size_t>(result.top);
     const size_t scores = inputs.score_tokens.size();
     const size_t score_top = static_cast<size_t>(inputs.score_top);
-    nb::list id_logprobs;
-    for (std::vector<float>& logprobs : result.id_logprobs) {
-      const size_t n = logprobs.size();
-      id_logprobs.append(n ? ToNumpy(std::move(logprobs), {n}) : nb::object(nb::none()));
-    }
     return nb::make_tuple(ToNumpy(std::move(result.token_ids), {count}), ToNumpy(std::move(result.logprobs), {count}),
                           ToNumpy(std::move(result.top_ids), {count, top}),
-                          ToNumpy(std::move(result.top_logprobs), {count, top}), nb::tuple(id_logprobs),
+                          ToNumpy(std::move(result.top_logprobs), {count, top}), ToTuple(result.id_logprobs),
                           ToNumpy(std::move(result.score_logprobs), {scores}),
                           ToNumpy(std::move(result.score_top_ids), {scores, score_top}),
                           ToNumpy(std::move(result.score_top_logprobs), {scores, score_top}),
+                          ToTuple(result.score_id_logprobs),
                           ToNumpy(std::move(result.embeddings), {count, static_cast<size_t>(result.embedding_size)}),
                           ToNumpy(std::move(result.logits), {keep_logits ? scores : 0, vocab}));
   }
@@ -265,7 +271,7 @@ NB_MODULE(_native, m) {
            "processors of the process. `tier` \"\": the fastest.")
       .def("step", &PyExecutor::Step, nb::arg("batch"), nb::arg("keep_logits"),
            "Runs a StepBatch without the GIL. Returns token_ids, logprobs, top_ids, top_logprobs, id_logprobs, score_logprobs, "
-           "score_top_ids, score_top_logprobs, embeddings and, with `keep_logits`, the logits of the scored tokens.")
+           "score_top_ids, score_top_logprobs, score_id_logprobs, embeddings and, with `keep_logits`, the logits of the scored tokens.")
       .def("close", &PyExecutor::Close, "Frees everything. Idempotent.")
       .def("enable_timings", &PyExecutor::EnableTimings, nb::arg("on"), "Turns timing slots on (cleared) or off.")
       .def("timings", &PyExecutor::Timings,

@@ -346,11 +346,13 @@ SampledToken RowSampler::Sample(const SampleKernels& kernels, SampleScratch& scr
 }
 
 float ScoreLogits(const SampleKernels& kernels, SampleScratch& scratch, const float* logits, int64_t vocab_size,
-                  int32_t target, int32_t top_n) {
+                  int32_t target, int32_t top_n, std::span<const int32_t> chosen) {
   scratch.top.clear();
+  scratch.chosen.clear();
   Distribution distribution(kernels, scratch, logits, vocab_size);
   if (!distribution.Scan() || distribution.empty()) return kNaN;
   distribution.Top(top_n);
+  for (const int32_t id : chosen) scratch.chosen.push_back(distribution.Logprob(id));
   return distribution.Logprob(target);
 }
 

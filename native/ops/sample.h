@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -91,9 +92,9 @@ class RowSampler {
   int32_t last_token_ = kNoToken;
 };
 
-// Log-softmax of plain logits: returns the logprob of `target`, and writes the `top_n` best tokens to scratch.top.
-// NaN, and an empty list, if a logit is NaN or +inf or none is finite.
+// Log-softmax of plain logits: returns the logprob of `target`, and writes the `top_n` best tokens to scratch.top and the
+// logprobs of `chosen` to scratch.chosen. NaN, and empty lists, if a logit is NaN or +inf or none is finite.
 float ScoreLogits(const SampleKernels& kernels, SampleScratch& scratch, const float* logits, int64_t vocab_size, int32_t target,
-                  int32_t top_n);
+                  int32_t top_n, std::span<const int32_t> chosen = {});
 
 }  // namespace ramet

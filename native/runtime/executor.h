@@ -31,7 +31,7 @@ struct ExecutorOptions {
   std::string tier;  // "": the fastest that runs here
 };
 
-// Mirrors StepOutput. id_logprobs[i] is empty where entry i asked for none.
+// Mirrors StepOutput. id_logprobs[i] and score_id_logprobs[i] are empty where the row asked for none.
 struct StepResult {
   std::vector<int32_t> token_ids;
   std::vector<float> logprobs;
@@ -42,6 +42,7 @@ struct StepResult {
   std::vector<float> score_logprobs;
   std::vector<int32_t> score_top_ids;
   std::vector<float> score_top_logprobs;
+  std::vector<std::vector<float>> score_id_logprobs;
   int64_t embedding_size = 0;     // of plans that embed, else 0
   std::vector<float> embeddings;  // [S, embedding_size]
   std::vector<float> logits;      // [L, V] if asked

@@ -20,7 +20,7 @@ class Executor:
 
     def step(self, batch: object, keep_logits: bool) -> tuple:
         """
-        Runs a StepBatch without the GIL. Returns token_ids, logprobs, top_ids, top_logprobs, id_logprobs, score_logprobs, score_top_ids, score_top_logprobs, embeddings and, with `keep_logits`, the logits of the scored tokens.
+        Runs a StepBatch without the GIL. Returns token_ids, logprobs, top_ids, top_logprobs, id_logprobs, score_logprobs, score_top_ids, score_top_logprobs, score_id_logprobs, embeddings and, with `keep_logits`, the logits of the scored tokens.
         """
 
     def close(self) -> None:

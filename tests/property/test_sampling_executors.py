@@ -76,10 +76,11 @@ def assert_same(left: StepOutput, right: StepOutput, *, tolerance: float) -> Non
     close(left.score_logprobs, right.score_logprobs)
     equal(left.score_top_ids, right.score_top_ids)
     close(left.score_top_logprobs, right.score_top_logprobs)
-    assert [x is None for x in left.id_logprobs] == [x is None for x in right.id_logprobs]
-    for a, b in zip(left.id_logprobs, right.id_logprobs, strict=True):
-        if a is not None and b is not None:
-            close(a, b)
+    for ours, theirs in ((left.id_logprobs, right.id_logprobs), (left.score_id_logprobs, right.score_id_logprobs)):
+        assert [x is None for x in ours] == [x is None for x in theirs]
+        for a, b in zip(ours, theirs, strict=True):
+            if a is not None and b is not None:
+                close(a, b)
 
 
 def random_table(rng: np.random.Generator, vocab_size: int, kind: str) -> F32:

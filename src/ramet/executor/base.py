@@ -93,6 +93,7 @@ class StepOutput:
     score_logprobs: F32 = field(default_factory=lambda: np.zeros(0, np.float32))  # [L]
     score_top_ids: I32 = field(default_factory=lambda: _i32(0, 0))  # [L, score_top]
     score_top_logprobs: F32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))  # [L, score_top]
+    score_id_logprobs: tuple[F32 | None, ...] = ()  # [L] of the logprob_ids of each token's row, None where it has none
     embeddings: F32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))  # [S, embedding_size]
 
 

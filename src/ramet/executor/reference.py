@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -90,8 +90,9 @@ class ReferenceExecutor:
             vectors = np.reshape([logits[token] for token in wanted.tolist()], (len(wanted), self.embedding_size))
             return embedding_output(vectors.astype(np.float32))
         masks = dict(zip(batch.mask_entries.tolist(), batch.masks, strict=True))
+        rows = np.repeat(batch.rows, batch.query_lens).tolist()
         scored = [
-            score(logits[token], target, batch.score_top)
+            score(logits[token], target, batch.score_top, self._chosen_ids(rows[token]))
             for token, target in zip(batch.score_tokens.tolist(), batch.score_targets.tolist(), strict=True)
         ]
         sampled, top = [], 0
@@ -100,6 +101,11 @@ class ReferenceExecutor:
             sampled.append(sampler.sample(logits[int(last_tokens[entry])], masks.get(entry)))
             top = max(top, sampler.params.top_logprobs)
         return step_output(sampled, scored, top=top, score_top=batch.score_top)
+
+    def _chosen_ids(self, row: int) -> Sequence[int]:
+        """A row that never samples may have no parameters."""
+        sampler = self._samplers.get(row)
+        return sampler.params.logprob_ids if sampler is not None else ()
 
     def _logits(self, batch: StepBatch, wanted: I32) -> dict[int, Array]:
         """Everything of a step but sampling: logits [vocab_size] of the wanted tokens, by flat index."""

@@ -122,15 +122,15 @@ class RowSampler:
         return logits
 
 
-def score(logits: F32, target: int, top_n: int) -> Scored:
-    """Log-softmax of the plain `logits` [V]: the logprob of `target` and the `top_n` best.
+def score(logits: F32, target: int, top_n: int, chosen_ids: Sequence[int] = ()) -> Scored:
+    """Log-softmax of the plain `logits` [V]: the logprobs of `target`, of the `top_n` best and of `chosen_ids`.
 
     NaN and no tokens if a logit is NaN or +inf or if none is finite.
     """
     best = logits.max()
     if not bool(np.all(logits <= _FLOAT_MAX)) or best == -np.inf:
         return Scored(target)
-    return _Distribution(logits, best, 1.0).scored(target, top_n)
+    return _Distribution(logits, best, 1.0).scored(target, top_n, chosen_ids)
 
 
 def allowed(mask: U32, vocab_size: int) -> NDArray[np.bool_]:
@@ -202,6 +202,7 @@ def step_output(
         score_logprobs=np.asarray([s.logprob for s in scored], np.float32),
         score_top_ids=score_top_ids,
         score_top_logprobs=score_top_logprobs,
+        score_id_logprobs=tuple(s.chosen for s in scored),
     )
 
 

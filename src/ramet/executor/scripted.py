@@ -225,6 +225,7 @@ class ScriptedExecutor:
             score_logprobs=scores[0],
             score_top_ids=scores[1],
             score_top_logprobs=scores[2],
+            score_id_logprobs=scores[3],
         )
 
     def _vectors(self, batch: StepBatch, entries: list[int]) -> F32:
@@ -239,11 +240,12 @@ class ScriptedExecutor:
             vectors[out] = np.nan if preferred == NO_TOKEN else vector
         return vectors
 
-    def _score(self, batch: StepBatch) -> tuple[F32, I32, F32]:
+    def _score(self, batch: StepBatch) -> tuple[F32, I32, F32, tuple[F32 | None, ...]]:
         count = len(batch.score_tokens)
         logprobs = np.zeros(count, np.float32)
         top_ids = np.full((count, batch.score_top), -1, np.int32)
         top_logprobs = np.full((count, batch.score_top), -np.inf, np.float32)
+        id_logprobs: list[F32 | None] = [None] * count
         if count:
             firsts = np.cumsum(batch.query_lens) - batch.query_lens
             entries = np.searchsorted(firsts, batch.score_tokens, side="right") - 1
@@ -253,7 +255,9 @@ class ScriptedExecutor:
                 log = _log_softmax(self._logits(digest % self.vocab_size, digest))
                 logprobs[i] = log[batch.score_targets[i]]
                 _fill_top(log, batch.score_top, top_ids[i], top_logprobs[i])
-        return logprobs, top_ids, top_logprobs
+                chosen = list(self._params[row].logprob_ids)
+                id_logprobs[i] = log[chosen] if chosen else None
+        return logprobs, top_ids, top_logprobs, tuple(id_logprobs)
 
     def _preferred(self, row: int, length: int) -> tuple[int, int]:
         """(the token this row likes best, the hash it came from) after `length` tokens."""

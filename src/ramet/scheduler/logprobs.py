@@ -31,4 +31,6 @@ def add_scored(request: Request, output: StepOutput, first: int, positions: rang
             ids = output.score_top_ids[at, : spec.top_logprobs_num].tolist()
             pairs = zip(ids, output.score_top_logprobs[at, : spec.top_logprobs_num].tolist(), strict=True)
             top = [(token, logprob) for token, logprob in pairs if token >= 0]
-        entries.append(TokenLogprob(spec.token_ids[position + 1], float(output.score_logprobs[at]), top))
+        column = output.score_id_logprobs[at] if spec.token_ids_logprob else None
+        chosen = None if column is None else list(zip(spec.token_ids_logprob, column.tolist(), strict=True))
+        entries.append(TokenLogprob(spec.token_ids[position + 1], float(output.score_logprobs[at]), top, chosen))

@@ -44,6 +44,11 @@ def test_prompt_logprobs_name_every_token_and_none_for_the_first() -> None:
         assert entry.top is not None
         assert len(entry.top) == 2
         assert entry.top[0][1] >= entry.top[1][1]
+        assert entry.chosen is not None
+        assert [token for token, _ in entry.chosen] == [8, 1]
+        assert all(logprob <= entry.top[0][1] for _, logprob in entry.chosen)
+    assert entries[3].chosen is not None
+    assert entries[3].chosen[1] == (entries[3].token_id, entries[3].logprob)
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 10, 11])

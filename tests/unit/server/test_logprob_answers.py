@@ -88,6 +88,10 @@ async def test_native_triples(server: Server) -> None:
     assert meta["output_token_logprobs_length"] == 2
     assert len(meta["output_top_logprobs"][0]) == 2
     assert meta["output_token_ids_logprobs"][0][0][1] == 5
+    assert meta["input_token_ids_logprobs"][0] is None
+    (chosen,) = meta["input_token_ids_logprobs"][1]
+    assert chosen[1] == 5
+    assert chosen[0] < meta["input_top_logprobs"][1][0][0]
     only_output = (await server.client.post(GENERATE, {"text": "x", "return_logprob": True})).json["meta_info"]
     assert only_output["input_token_logprobs"] == []
     late = await server.client.post(GENERATE, {"text": "x", "return_logprob": True, "logprob_start_len": 7})
