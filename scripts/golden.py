@@ -14,6 +14,8 @@ PLANS = REFERENCE.parent / "golden" / "plans"
 
 def plans() -> None:
     """The plan text of every tiny checkpoint."""
+    from ramet.config import ModelSection
+    from ramet.engine_load import open_model
     from ramet.models import ModelConfig, build_plan
     from ramet.plan.text import to_text
 
@@ -21,6 +23,9 @@ def plans() -> None:
     for config in sorted((REFERENCE / "checkpoints").glob("*/config.json")):
         plan = build_plan(ModelConfig.from_hf(json.loads(config.read_text(encoding="utf-8"))))
         (PLANS / f"{config.parent.name}.txt").write_text(to_text(plan), encoding="utf-8")
+    for config in sorted((REFERENCE / "embeddings").glob("*/config.json")):
+        opened = open_model(ModelSection(model_path=str(config.parent)))
+        (PLANS / f"embed-{config.parent.name}.txt").write_text(to_text(opened.plan), encoding="utf-8")
 
 
 def models() -> None:

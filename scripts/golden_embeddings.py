@@ -59,7 +59,7 @@ def make(reference: Path) -> None:
     _embedder(root / "bert", _bert("BertModel", bert, seed=1), bert, method="mean", normalize=True)
     _embedder(root / "bert-dense", _bert("BertModel", bert, seed=2), bert, method="cls", dense=24)
     _embedder(root / "xlm_roberta", _roberta("XLMRobertaModel", roberta, seed=3), roberta, method="cls", normalize=True)
-    _embedder(root / "qwen3", _qwen3(qwen3, seed=4), qwen3, method="last", normalize=True)
+    _embedder(root / "qwen3", _qwen3("Qwen3Model", qwen3, seed=4), qwen3, method="last", normalize=True)
     _reranker(root / "bert-rerank", _bert("BertForSequenceClassification", bert, seed=5, num_labels=1), bert)
     _reranker(
         root / "xlm_roberta-rerank",
@@ -67,6 +67,7 @@ def make(reference: Path) -> None:
         roberta,
     )
     _reranker(root / "bert-classify", _bert("BertForSequenceClassification", bert, seed=7, num_labels=3), bert)
+    _reranker(root / "qwen3-rerank", _qwen3("Qwen3ForSequenceClassification", qwen3, seed=9, num_labels=1), qwen3)
 
 
 def make_minilm(reference: Path, folder: Path) -> None:
@@ -111,7 +112,7 @@ def _roberta(kind: str, tokenizer: Tokenizer, *, seed: int, **more: Any) -> Any:
     return _randomised(getattr(transformers, kind)(config), seed)
 
 
-def _qwen3(tokenizer: Tokenizer, *, seed: int) -> Any:
+def _qwen3(kind: str, tokenizer: Tokenizer, *, seed: int, **more: Any) -> Any:
     config = transformers.Qwen3Config(
         hidden_size=48,
         intermediate_size=96,
@@ -124,8 +125,9 @@ def _qwen3(tokenizer: Tokenizer, *, seed: int) -> Any:
         eos_token_id=256,
         tie_word_embeddings=True,
         is_matryoshka=True,
+        **more,
     )
-    return _randomised(transformers.Qwen3Model(config), seed)
+    return _randomised(getattr(transformers, kind)(config), seed)
 
 
 def _randomised(model: Any, seed: int) -> Any:
@@ -197,7 +199,7 @@ def _reranker(folder: Path, model: Any, tokenizer: Tokenizer) -> None:
     for first, second in PAIRS:
         encoded = tokenizer.encode(first, second)
         types: dict[str, Any] = {}
-        if model.config.type_vocab_size > 1:
+        if getattr(model.config, "type_vocab_size", 1) > 1:
             types["token_type_ids"] = torch.tensor([encoded.type_ids])
         logits = model(input_ids=torch.tensor([encoded.ids]), **types).logits[0]
         cases.append(

@@ -18,6 +18,7 @@ from ramet.models import ModelConfig, build_plan
 from ramet.models.encoder import ENCODERS, EncoderConfig, model_type_of, read_encoder_config
 from ramet.models.pooling import read_pooling
 from ramet.plan.plan import Plan
+from ramet.plan.text import to_text
 from ramet.text.tokenizer import load_tokenizer
 from ramet.weights.modules import with_modules
 from ramet.weights.recipe import bind_weights
@@ -25,6 +26,7 @@ from ramet.weights.sources import open_checkpoint
 from ramet.weights.tensor import Weight
 
 CHECKPOINTS = sorted((Path(__file__).parent / "embeddings").iterdir())
+PLANS = Path(__file__).parents[1] / "golden" / "plans"
 PAGES_PER_ROW = 20
 PAGE_SIZE = 8
 MAX_ROWS = 4
@@ -111,6 +113,13 @@ def test_the_same_bits_alone_and_together(path: Path) -> None:
         one.close()
         three.close()
     assert together.tobytes() == backwards.tobytes() == alone.tobytes()
+
+
+@pytest.mark.parametrize("path", CHECKPOINTS, ids=[path.name for path in CHECKPOINTS])
+def test_plan_text(path: Path) -> None:
+    """`scripts/golden plans` rewrites, the diff is reviewed."""
+    plan, _, _ = load(path)
+    assert to_text(plan) == (PLANS / f"embed-{path.name}.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", CHECKPOINTS, ids=[path.name for path in CHECKPOINTS])

@@ -51,7 +51,7 @@ _ANTHROPIC_TYPES = {
 }
 
 #: Paths that speak OpenAI's dialect.
-_OPENAI_PATHS = ("/v1/", "/tokenize", "/detokenize", "/invocations")
+_OPENAI_PATHS = ("/v1/", "/tokenize", "/detokenize", "/invocations", "/rerank", "/score")
 
 
 class BodyTypeError(RequestError):
