@@ -119,65 +119,21 @@ def prepare(
 ) -> PreparedChat:
     """Render, tokenize and choose the parsers. Raises `RequestError` for what cannot be honoured."""
     offered, forced = _offered(spec)
-    call_format = "json array" if forced else formats.tools
-    if spec.token_ids is not None:
-        ids, text = spec.token_ids, None
-        seen = tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=False)
-    else:
-        if template is None:
-            raise RequestError(
-                "The model has no chat template; start the server with --chat-template or use completions.",
-                field="messages",
-            )
-        messages = spec.messages
-        if offered.tools and not template.knows_tools:
-            messages = _told(messages, offered, call_format, named=forced or formats.tools_named)
-        pieces = template.render_pieces(
-            messages,
-            tools=offered.tools or None,
-            add_generation_prompt=spec.add_generation_prompt,
-            continue_final_message=spec.continue_final_message,
-            **spec.template_kwargs,
-        )
-        ids, text = tokenizer.encode_chat(pieces), "".join(piece.text for piece in pieces)
-        seen = text
-    thinks = formats.reasoning
-    thinking = False
+    calls = formats.tools if not forced else "json array"
+    if not offered.tools:
+        calls = None
+    ids, text = _prompt(spec, offered, calls, template, tokenizer, told=forced or formats.tools_named)
+    end = text if text is not None else tokenizer.decode(ids[-_TAIL_TOKENS:], skip_special_tokens=False)
+    thinks, thinking, expected = _thinking(spec, formats.reasoning, end, template)
     grammar_after: tuple[int, ...] = ()
-    if formats.reasoning is not None:
-        continued = _continued(spec)
-        if reasoning.closes_thinking(formats.reasoning, seen, continued, spec.template_kwargs):
-            thinks = None
-        else:
-            thinking = reasoning.starts_thinking(formats.reasoning, seen, continued)
-            source = template.sources if template is not None else ""
-            if thinking or reasoning.expects_thinking(formats.reasoning, source, spec.template_kwargs):
-                closing = reasoning.FORMATS[formats.reasoning].closing
-                grammar_after = tuple(tokenizer.encode(closing, add_special_tokens=False))
-    parses_calls = bool(offered.tools) and call_format is not None
+    if thinks is not None and expected:
+        grammar_after = tuple(tokenizer.encode(reasoning.FORMATS[thinks].closing, add_special_tokens=False))
     make_parser = None
-    if thinks is not None or parses_calls:
-
-        def make_parser() -> OutputParser:
-            think, counter = (
-                reasoning.make_reasoning_parser(thinks, prompt_is_open=thinking) if thinks else None for _ in range(2)
-            )
-            call: Parser | None = None
-            if parses_calls and call_format is not None:
-                schemas, parallel = offered.schemas, spec.parallel_tool_calls
-                if forced:
-                    call = JsonArray(schemas, parallel=parallel)
-                else:
-                    call = tools.make_tool_parser(call_format, schemas, parallel=parallel)
-            return OutputParser(
-                think if spec.separate_reasoning else None,
-                call,
-                stream_reasoning=spec.stream_reasoning,
-                counter=ReasoningCounter(counter, tokenizer.token_bytes) if counter else None,
-            )
-
-    most_calls = 1 if spec.tool_name is not None or not spec.parallel_tool_calls else None
-    tagged = bool(offered.strict) and not forced and call_format in TAGS
+    if thinks is not None or calls is not None:
+        make_parser = _ParserMaker(
+            spec=spec, thinks=thinks, thinking=thinking, calls=calls, offered=offered, token_bytes=tokenizer.token_bytes
+        )
+    one_call = spec.tool_name is not None or not spec.parallel_tool_calls
     shown = thinks if spec.separate_reasoning else None
     return PreparedChat(
         token_ids=ids,
@@ -186,11 +142,89 @@ def prepare(
         thinking=thinking,
         reasoning=shown,
         grammar_after=grammar_after,
-        calls_schema=offered.calls_schema(most=most_calls) if forced else None,
-        calls_tag=offered.calls_tag(call_format or "", parallel=spec.parallel_tool_calls) if tagged else None,
-        show_specials=parses_calls or (shown is not None and _has_special(shown, tokenizer)),
-        warnings=() if forced else _warnings(offered, call_format),
+        calls_schema=offered.calls_schema(most=1 if one_call else None) if forced else None,
+        calls_tag=offered.calls_tag(calls, parallel=not one_call) if calls in TAGS and offered.strict else None,
+        show_specials=calls is not None or (shown is not None and _has_special(shown, tokenizer)),
+        warnings=() if forced else _warnings(offered, calls),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ParserMaker:
+    """Makes the parser of each sample."""
+
+    spec: ChatSpec
+    thinks: str | None  # format of the thinking
+    thinking: bool
+    calls: str | None  # format of the calls
+    offered: ToolSet
+    token_bytes: Sequence[bytes]
+
+    def __call__(self) -> OutputParser:
+        counter = self._reasoning()
+        return OutputParser(
+            self._reasoning() if self.spec.separate_reasoning else None,
+            self._tools(),
+            stream_reasoning=self.spec.stream_reasoning,
+            counter=ReasoningCounter(counter, self.token_bytes) if counter is not None else None,
+        )
+
+    def _reasoning(self) -> Parser | None:
+        if self.thinks is None:
+            return None
+        return reasoning.make_reasoning_parser(self.thinks, prompt_is_open=self.thinking)
+
+    def _tools(self) -> Parser | None:
+        if self.calls is None:
+            return None
+        schemas, parallel = self.offered.schemas, self.spec.parallel_tool_calls
+        if self.calls == "json array":
+            return JsonArray(schemas, parallel=parallel)
+        return tools.make_tool_parser(self.calls, schemas, parallel=parallel)
+
+
+def _prompt(
+    spec: ChatSpec,
+    offered: ToolSet,
+    calls: str | None,
+    template: ChatTemplate | None,
+    tokenizer: Tokenizer,
+    *,
+    told: bool,
+) -> tuple[list[int], str | None]:
+    """The prompt's ids and its text. `told`: where the template prints no tools, the system message may."""
+    if spec.token_ids is not None:
+        return spec.token_ids, None
+    if template is None:
+        raise RequestError(
+            "The model has no chat template; start the server with --chat-template or use completions.",
+            field="messages",
+        )
+    messages = spec.messages
+    if offered.tools and not template.knows_tools:
+        messages = _told(messages, offered, calls if told else None)
+    pieces = template.render_pieces(
+        messages,
+        tools=offered.tools or None,
+        add_generation_prompt=spec.add_generation_prompt,
+        continue_final_message=spec.continue_final_message,
+        **spec.template_kwargs,
+    )
+    return tokenizer.encode_chat(pieces), "".join(piece.text for piece in pieces)
+
+
+def _thinking(
+    spec: ChatSpec, format: str | None, end: str, template: ChatTemplate | None
+) -> tuple[str | None, bool, bool]:
+    """The format of the thinking that may come, whether the output begins inside it, and whether it is sure to come."""
+    if format is None:
+        return None, False, False
+    continued = _continued(spec)
+    if reasoning.closes_thinking(format, end, continued, spec.template_kwargs):
+        return None, False, False
+    inside = reasoning.starts_thinking(format, end, continued)
+    source = template.sources if template is not None else ""
+    return format, inside, inside or reasoning.expects_thinking(format, source, spec.template_kwargs)
 
 
 def _offered(spec: ChatSpec) -> tuple[ToolSet, bool]:
@@ -203,9 +237,9 @@ def _offered(spec: ChatSpec) -> tuple[ToolSet, bool]:
     return (ToolSet() if spec.tool_choice == "none" else spec.tools), forced
 
 
-def _told(messages: Sequence[Mapping[str, Any]], offered: ToolSet, format: str | None, *, named: bool) -> list[Message]:
+def _told(messages: Sequence[Mapping[str, Any]], offered: ToolSet, format: str | None) -> list[Message]:
     """The messages with the functions in the system message, for a template that would drop them without a word."""
-    if format not in SYSTEM_TEXTS or not named:
+    if format not in SYSTEM_TEXTS:
         raise RequestError(
             "tools: the model's chat template does not print tools, so the model would never see them. Force a call "
             "with tool_choice, or start the server with --tool-call-parser hermes to have them described in the "

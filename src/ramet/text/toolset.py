@@ -22,6 +22,9 @@ _ARRAY_TEXT = (
     'Answer with a JSON array of calls: [{"name": "the function\'s name", "parameters": {"its": "arguments"}}]'
 )
 
+#: What a function without a schema takes, as OpenAI has it.
+NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
 #: For chat templates that print no tools: formats which any instructed model can be told of in the system message.
 SYSTEM_TEXTS = {"hermes": _HERMES_TEXT, "qwen": _HERMES_TEXT, "qwen25": _HERMES_TEXT, "json array": _ARRAY_TEXT}
 
@@ -61,7 +64,8 @@ class ToolSet:
         definitions: dict[str, dict[str, Any]] = {key: {} for key in _DEFINITIONS}
         items = []
         for name, schema in self.schemas.items():
-            own = {key: value for key, value in schema.items() if key not in _DEFINITIONS}
+            given = schema or NO_PARAMETERS
+            own = {key: value for key, value in given.items() if key not in _DEFINITIONS}
             for key in _DEFINITIONS:
                 for label, inner in (schema.get(key) or {}).items():
                     if definitions[key].setdefault(label, inner) != inner:
@@ -91,7 +95,7 @@ class ToolSet:
         structures = [
             {
                 "begin": trigger + begin % json.dumps(name, ensure_ascii=False),
-                "schema": schema if name in strict and schema else {"type": "object"},
+                "schema": (schema or NO_PARAMETERS) if name in strict else {"type": "object"},
                 "end": end,
             }
             for name, schema in self.schemas.items()

@@ -134,6 +134,15 @@ async def test_d13_a_forced_call_without_parameters(server: Server) -> None:
     assert "get_weather" not in prompt
 
 
+async def test_a_function_without_a_schema_takes_nothing(server: Server) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    server.executor.script = saying('[{"name":"f","parameters":{"invented":1}}]')
+    body = {**ASK, "tools": tools, "tool_choice": "required", "max_tokens": 200, "parallel_tool_calls": False}
+    [(name, arguments)] = calls_of((await server.client.post(CHAT, body)).json["choices"][0])
+    assert name == "f"
+    assert json.loads(arguments) == {}
+
+
 async def test_a_forced_call_is_read_as_an_array(server: Server) -> None:
     """surface.md 13.7."""
     text = '[{"name":"get_weather","parameters":{"city":"Paris"}},{"name":"now","parameters":{}}]'
