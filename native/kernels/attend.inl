@@ -83,6 +83,16 @@ void ScoresRows(const float* q, int64_t ldq, const void* const* strips, int64_t 
   constexpr int kS = VectorsAtOnce(kQ) / kStripVectors;
   int64_t s = 0;
   for (; s + kS <= num_strips; s += kS) ScoresTile<kType, kQ, kS>(q, ldq, strips + s, dim, scores + s * kStrip);
+  // What is left goes at once too where registers allow: a strip alone waits for its multiply-adds, 4 cycles for each element.
+  if constexpr (kS > 4) {
+    for (; s + 4 <= num_strips; s += 4) ScoresTile<kType, kQ, 4>(q, ldq, strips + s, dim, scores + s * kStrip);
+  }
+  if constexpr (kS > 3) {
+    if (s + 3 == num_strips) return ScoresTile<kType, kQ, 3>(q, ldq, strips + s, dim, scores + s * kStrip);
+  }
+  if constexpr (kS > 2) {
+    if (s + 2 == num_strips) return ScoresTile<kType, kQ, 2>(q, ldq, strips + s, dim, scores + s * kStrip);
+  }
   if constexpr (kS > 1) {
     for (; s < num_strips; ++s) ScoresTile<kType, kQ, 1>(q, ldq, strips + s, dim, scores + s * kStrip);
   }
