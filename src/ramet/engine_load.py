@@ -141,6 +141,12 @@ def load_executor(config: Config, model: OpenModel | None = None) -> tuple[Execu
         *(model.name, model.config.model_type, model.checkpoint.path, model.config.num_layers),
         *(model.config.vocab_size, layout.max_row_tokens, model.checkpoint.total_bytes / 1e6),
     )
+    if model.pooling is not None:
+        pooling = model.pooling
+        log.info(
+            "event=pooling method=%s normalize=%s dense=%d classes=%d size=%d",
+            *(pooling.method, pooling.normalize, len(pooling.dense), len(pooling.labels), model.plan.embedding_size),
+        )
     element = 4 if layout.kv_dtype == "f32" else 2
     token_bytes = sum(stream.floats_per_token for stream in model.plan.streams) * element
     log.info(

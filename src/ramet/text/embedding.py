@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ramet.text.limits import Limits
     from ramet.text.tokenizer import Tokenizer
 
+#: Most prompts of one call (OpenAI takes 2,048): each holds a few kilobytes until all have finished.
+MAX_VECTORS = 16_384
+
 #: What a model that generates says to whoever asks for a vector.
 NO_VECTORS = (
     "This model does not appear to be an embedding model by default: it generates text. Start the server with "

@@ -24,7 +24,7 @@ from ramet.channel import Abort, Call, Dead, Deltas, Reply, Stop, Submit, TextSi
 from ramet.errors import DuplicateRequestError, EngineDeadError, RametError, RequestError, error_named
 from ramet.text.chat import ChatSpec, OutputFormats, PreparedChat, prepare
 from ramet.text.detokenizer import Detokenizer
-from ramet.text.embedding import NO_VECTORS, VectorModel, VectorRequest, tokens_of
+from ramet.text.embedding import MAX_VECTORS, NO_VECTORS, VectorModel, VectorRequest, tokens_of
 from ramet.text.generation import WHOLE, Choice, GenerateRequest, Generation
 from ramet.text.limits import Limits, check_samples, check_sendable, fit
 from ramet.text.stats import Stats
@@ -216,6 +216,11 @@ class Frontend:
         model = self.vectors
         if model is None:
             raise RequestError(NO_VECTORS, field="model")
+        if len(requests) > MAX_VECTORS:
+            raise RequestError(
+                f"{requests[0].field}: {len(requests)} inputs are more than the {MAX_VECTORS} allowed at once.",
+                field=requests[0].field,
+            )
 
         def encode() -> list[tuple[list[int], list[int], str | None]]:
             return [tokens_of(request, self.tokenizer, self.limits, model) for request in requests]

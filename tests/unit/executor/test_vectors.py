@@ -129,3 +129,33 @@ def test_causal_plans_that_take_the_last_token_go_on_from_a_prefix(make: MakeExe
     executor.submit(step([1, 2, 3], samples=np.zeros(1, np.bool_))).result()
     rest = step([4], starts=np.array([3], np.int32), new_rows=())
     assert run(executor, rest).tobytes() == whole.tobytes()
+
+
+def test_threads_that_share_long_rows_change_no_bit() -> None:
+    """One head and few tiles over several blocks of positions: there workers split the blocks among them."""
+    rng = np.random.default_rng(4)
+    shapes = {"words": (VOCAB, WIDTH), "places": (400, WIDTH)}
+    b = PlanBuilder("embed")
+    x = b.embed(b.tokens, "words", rows=VOCAB, width=WIDTH)
+    x = b.add(x, b.embed_positions("places", rows=400, width=WIDTH))
+    x = b.attention(x, x, x, heads=1, kv_heads=1, scale=0.5, causal=False)
+    b.output("embedding", b.pool(x, "mean"))
+    values = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    packed = {name: Weight(name, "f32", v.shape, quantize(v, "f32")) for name, v in values.items()}
+    layout = Layout(num_pages=120, page_size=8, max_rows=2, max_row_tokens=400, max_step_tokens=900, kv_dtype="f32")
+    pages = np.array([(row, i, row * 60 + i) for row in range(2) for i in range(50)], np.int32)
+    lengths = (389, 130)
+    together = StepBatch(
+        rows=np.arange(2, dtype=np.int32),
+        query_lens=np.array(lengths, np.int32),
+        starts=np.zeros(2, np.int32),
+        token_ids=rng.integers(0, VOCAB, sum(lengths)).astype(np.int32),
+        samples=np.ones(2, np.bool_),
+        page_updates=pages,
+        new_rows=((0, RowParams()), (1, RowParams())),
+    )
+    plan_ = b.build()
+    wanted = ReferenceExecutor(plan_, packed, layout).submit(together).result().embeddings
+    found = {n: run(NativeExecutor(plan_, packed, layout, threads=n), together) for n in (1, 2, 3, 8)}
+    np.testing.assert_allclose(found[1], wanted, rtol=0, atol=2e-6)
+    assert len({vectors.tobytes() for vectors in found.values()}) == 1

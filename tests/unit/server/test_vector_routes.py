@@ -105,6 +105,7 @@ async def test_base64_holds_the_same_floats(bert: Server) -> None:
         ({"input": ["a", "b"], "rid": ["x"]}, ["rid"]),
         ({"input": "a", "lora_path": "x"}, ["lora_path"]),
         ({"input": "\ud800"}, []),
+        ({"input": ["a"] * 16_385}, ["input", "16385", "16384"]),
     ],
 )
 async def test_bad_bodies(bert: Server, body: dict[str, Any], words: list[str]) -> None:
