@@ -277,6 +277,8 @@ async def test_items_become_the_conversation(server: Server) -> None:
         ("input[0].type", {"input": [{"type": "web_search_call"}]}),
         ("input[0].content[0].type", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
         ("input[0]", {"input": [{"type": "function_call"}]}),
+        ("input[0].content", {"input": [{"type": "reasoning", "content": 3}]}),
+        ("input[0].summary", {"input": [{"type": "reasoning", "summary": ["x"]}]}),
         ("n", {"n": 2}),
         ("max_tokens", {"max_tokens": 2}),
         ("response_format", {"response_format": {"type": "text"}}),

@@ -183,11 +183,17 @@ def _without_refusals(content: Any) -> Any:
 
 
 def _thinking(item: Mapping[str, Any], path: str) -> str:
-    parts = [*(item.get("content") or ()), *(item.get("summary") or ())]
-    texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
-    if not all(isinstance(text, str) for text in texts):
-        raise RequestError(f"{path}: every part of reasoning needs a text.", field=path)
-    return "\n".join(map(str, texts))
+    texts = []
+    for name in ("content", "summary"):
+        parts = item.get(name) or []
+        if not isinstance(parts, list):
+            raise RequestError(f"{path}.{name}: must be a list of parts.", field=f"{path}.{name}")
+        for part in parts:
+            text = part.get("text") if isinstance(part, Mapping) else None
+            if not isinstance(text, str):
+                raise RequestError(f"{path}.{name}: every part needs a text.", field=f"{path}.{name}")
+            texts.append(text)
+    return "\n".join(texts)
 
 
 def _call(item: Mapping[str, Any], path: str) -> dict[str, Any]:
