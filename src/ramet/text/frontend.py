@@ -47,6 +47,8 @@ FLUSH_SETTLE_S = 0.25
 
 _SEED_LIMIT = 1 << 63
 
+_NOBODY = (None, None)
+
 #: Of a request for a vector.
 _NOTHING_DRAWN = SamplingParams(max_new_tokens=0, temperature=0.0, sampling_seed=0)
 
@@ -79,7 +81,8 @@ class Frontend:
         self._channel = channel
         self._random = random.Random(random_seed) if random_seed is not None else random.SystemRandom()
         self._live: dict[str, tuple[Generation, Choice]] = {}
-        self._leaving: Counter[str] = Counter()  # ids of aborted requests whose last delta has not come yet
+        #: By id, requests without a reader whose last delta is still to come: the engine sends one for each, in order.
+        self._leaving: Counter[str] = Counter()
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count(1)
         self._dead: EngineDeadError | None = None
@@ -170,6 +173,7 @@ class Frontend:
             return
         self._dead = error
         live, self._live = self._live, {}
+        self._leaving.clear()
         for generation in {id(generation): generation for generation, _ in live.values()}.values():
             generation.fail(error)
         calls, self._calls = self._calls, {}
@@ -368,12 +372,15 @@ class Frontend:
 
     def _forget(self, choices: list[Choice]) -> None:
         """Their reader has gone: late deltas are dropped and the engine frees their rows and pages."""
-        gone = [choice for choice in choices if self._live.pop(choice.rid, None) is not None]
+        # Closing comes twice or late: by then the id may be somebody else's.
+        gone = [choice for choice in choices if self._live.get(choice.rid, _NOBODY)[1] is choice]
         rids = [choice.rid for choice in gone if choice.submitted]
+        for choice in gone:
+            del self._live[choice.rid]
+        self._leaving.update(rids)
         self.stats.requests += len(gone)
         self.stats.aborted += len(gone)
         if rids and self._dead is None:
-            self._leaving.update(rids)
             try:
                 self._channel.send(Abort(rids))
             except EngineDeadError as error:
