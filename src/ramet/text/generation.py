@@ -43,6 +43,11 @@ class GenerateRequest:
     token_ids_logprob: tuple[int, ...] = ()
     grammar_after: tuple[int, ...] = ()  # a grammar rules once these ids have come in a row
     make_parser: Callable[[], OutputParser] | None = None  # one parser for each sample
+    allowed_ids: tuple[int, ...] = ()  # nothing else is drawn; empty: everything
+    banned_ids: tuple[int, ...] = ()  # never drawn
+    thinking_tokens: int | None = None  # most tokens of thinking
+    timeout_s: float | None = None  # from arrival; then the request is aborted
+    stream_interval: int | None = None  # tokens between two chunks; None: the server's
 
 
 @dataclass(slots=True)
@@ -72,7 +77,6 @@ class Choice:
     first_token_s: float | None = None
     finished_s: float | None = None
     text: str = ""
-    message: Message = field(default_factory=Message)  # all events put together
     output_ids: list[int] = field(default_factory=list)
     input_logprobs: list[TokenLogprob] = field(default_factory=list)
     output_logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -85,6 +89,7 @@ class Choice:
     ready: bool = False  # listed in its generation's queue
     _pending: list[TokenDelta] = field(default_factory=list)
     _pending_tokens: int = 0
+    _message: Message = field(default_factory=Message)
     _carried_text: str = ""
     _carried_ids: list[int] = field(default_factory=list)
     _carried_logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -96,6 +101,11 @@ class Choice:
     @property
     def prompt_ids(self) -> list[int]:
         return self.request.token_ids
+
+    @property
+    def message(self) -> Message:
+        """All events put together."""
+        return self._message if self.parser is not None else Message(content=self.text)
 
     def usage(self) -> Usage:
         """Token counts so far."""
@@ -156,15 +166,13 @@ class Choice:
 
     def _events(self, text: str, new_ids: list[int], *, over: bool) -> list[Event]:
         """What new text means."""
-        events: list[Event]
         if self.parser is None:
-            events = [Content(text)] if text else []
-        else:
-            self.parser.count(new_ids)
-            events = self.parser.push(text)
-            if over:
-                events = merged([*events, *self.parser.finish()])
-        self.message.add(events)
+            return [Content(text)] if text else []
+        self.parser.count(new_ids)
+        events = self.parser.push(text)
+        if over:
+            events = merged([*events, *self.parser.finish()])
+        self._message.add(events)
         return events
 
     def _cut(self, last: TokenDelta) -> int:
