@@ -106,6 +106,34 @@ async def test_closing_sends_one_abort_and_drops_what_comes_late(frontend: Front
     await frontend.generate([request()], stream=True)  # the id is free at once
 
 
+async def test_an_id_used_again_gets_no_delta_of_who_had_it_before(frontend: Frontend, channel: PlayedChannel) -> None:
+    for _ in range(2):
+        (await frontend.generate([request()], stream=True)).close()
+    again = await frontend.generate([request()], stream=True)
+    channel.say(TokenDelta(rid="r", token_ids=[97]), TokenDelta(rid="r", finish=LENGTH))  # of the first
+    channel.say(TokenDelta(rid="r", token_ids=[98], finish=LENGTH))  # of the second
+    channel.say(TokenDelta(rid="r", token_ids=[99], finish=LENGTH))
+    await again.wait()
+    assert again.choices[0].output_ids == [99]
+
+
+async def test_closing_late_leaves_alone_who_has_the_id_now(frontend: Frontend, channel: PlayedChannel) -> None:
+    gone = await frontend.generate([request(rid="a")], stream=True)
+    gone.close()
+    unread = await frontend.generate([request(rid="b")], stream=True)
+    channel.say(TokenDelta(rid="b", token_ids=[97], finish=LENGTH))
+    await settle()
+    now = await frontend.generate([request(rid="a"), request(rid="b")], stream=True)
+    gone.close()
+    unread.close()
+    assert frontend.num_live == 2
+    assert [message for message in channel.sent if isinstance(message, Abort)] == [Abort(["a"])]
+    channel.say(TokenDelta(rid="a", finish=LENGTH))
+    channel.say(*(TokenDelta(rid=rid, token_ids=[98], finish=LENGTH) for rid in "ab"))
+    await now.wait()
+    assert [choice.output_ids for choice in now.choices] == [[98], [98]]
+
+
 async def test_a_finished_generation_is_closed_without_an_abort(frontend: Frontend, channel: PlayedChannel) -> None:
     generation = await frontend.generate([request()], stream=False)
     channel.say(TokenDelta(rid="r", token_ids=[97], finish=LENGTH))
