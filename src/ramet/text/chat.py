@@ -221,7 +221,8 @@ def _thinking(
         return None, False, False
     continued = _continued(spec)
     if reasoning.closes_thinking(format, end, continued, spec.template_kwargs):
-        return None, False, False
+        # some models open it all the same; those whose text always starts inside cannot show that they did
+        return (None if reasoning.FORMATS[format].starts_inside else format), False, False
     inside = reasoning.starts_thinking(format, end, continued)
     source = template.sources if template is not None else ""
     return format, inside, inside or reasoning.expects_thinking(format, source, spec.template_kwargs)

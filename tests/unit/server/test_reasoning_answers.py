@@ -62,6 +62,12 @@ async def test_the_prompt_opens_the_thinking(server: Server) -> None:
     assert await parts(server, "a</think>b", reasoning={"enabled": True}) == ("a", "b")
 
 
+async def test_thinking_that_was_switched_off_comes_all_the_same(server: Server) -> None:
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    assert await parts(server, "<think>a</think>b", **off) == ("a", "b")
+    assert await parts(server, "b", reasoning_effort="none") == (None, "b")
+
+
 async def test_e05_a_schema_without_thinking_is_content(server: Server) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}

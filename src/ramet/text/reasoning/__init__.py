@@ -104,7 +104,7 @@ def expects_thinking(name: str, template: str, template_kwargs: Mapping[str, Any
 
 
 def closes_thinking(name: str, prompt: str, continued: str, template_kwargs: Mapping[str, Any]) -> bool:
-    """Whether no thinking will come: the request has switched it off, or prompt or `continued` end behind its end."""
+    """Whether no thinking is to come: the request has switched it off, or prompt or `continued` end behind its end."""
     form = FORMATS[name]
     if form.switch is not None and template_kwargs.get(form.switch) is False:
         return True
