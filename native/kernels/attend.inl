@@ -122,20 +122,26 @@ void Scores(const float* q, int64_t queries, int64_t ldq, const void* const* str
 void Softmax(float* scores, int64_t first, int64_t last, float scale, float cap, float* max, float* sum) {
   const int64_t begin = first / kLanes * kLanes;
   const int64_t end = (last + kLanes - 1) / kLanes * kLanes;
+  for (int64_t i = begin; i < first; ++i) scores[i] = -kInfinity;
+  for (int64_t i = last; i < end; ++i) scores[i] = -kInfinity;
+  F32 maxima = Set(-kInfinity);
   for (int64_t i = begin; i < end; i += kLanes) {
     F32 s = Load(scores + i) * Set(scale);
     if (cap > 0) s = Set(cap) * Tanh(s / Set(cap));
     Store(s, scores + i);
+    maxima = Max(maxima, s);
   }
-  for (int64_t i = begin; i < first; ++i) scores[i] = -kInfinity;
-  for (int64_t i = last; i < end; ++i) scores[i] = -kInfinity;
-  F32 maxima = Set(-kInfinity);
-  for (int64_t i = begin; i < end; i += kLanes) maxima = Max(maxima, Load(scores + i));
+  if (cap > 0) {  // which has made finite what must not count
+    for (int64_t i = begin; i < first; ++i) scores[i] = -kInfinity;
+    for (int64_t i = last; i < end; ++i) scores[i] = -kInfinity;
+    maxima = Set(-kInfinity);
+    for (int64_t i = begin; i < end; i += kLanes) maxima = Max(maxima, Load(scores + i));
+  }
   *max = ReduceMax(maxima);
   const F32 m = Set(*max);
   F32 sums = Zero();
   for (int64_t i = begin; i < end; i += kLanes) {
-    const F32 p = Exp(Load(scores + i) - m);
+    const F32 p = ExpDown(Load(scores + i) - m);
     Store(p, scores + i);
     sums = sums + p;
   }
@@ -216,8 +222,8 @@ inline float ExpOf(float x) {
 
 void Merge(float block_max, float block_sum, const float* block_out, int64_t dim, float* max, float* sum, float* out) {
   const float m = *max > block_max ? *max : block_max;
-  const float old_share = ExpOf(*max - m);
-  const float new_share = ExpOf(block_max - m);
+  const float old_share = *max == m ? 1.0f : ExpOf(*max - m);  // one of the two is 1, as exp(0) is
+  const float new_share = block_max == m ? 1.0f : ExpOf(block_max - m);
   *max = m;
   *sum = *sum * old_share + block_sum * new_share;
   const F32 a = Set(old_share);

@@ -3,11 +3,8 @@
 namespace ramet {
 namespace {
 
-// 0 below -87 (the result would leave the normal range), +inf above 88. exp(0) is exactly 1. NaN stays NaN.
-inline F32 Exp(F32 x) {
-  const F32 low = Set(-87.0f);
-  const F32 high = Set(88.0f);
-  const F32 y = Min(high, Max(low, x));  // in this order a NaN in x comes through
+// exp(y) for -87 <= y <= 88 or NaN, which stays NaN. exp(0) is exactly 1.
+inline F32 ExpInRange(F32 y) {
   const F32 n = Round(y * Set(1.44269504f));
   F32 r = Fma(n, Set(-0.693359375f), y);  // ln 2 in two parts: n times the first is exact
   r = Fma(n, Set(2.12194440e-4f), r);
@@ -19,9 +16,22 @@ inline F32 Exp(F32 x) {
   p = Fma(p, r, Set(0.5f));
   p = Fma(p, r, Set(1.0f));
   p = Fma(p, r, Set(1.0f));
-  p = p * Pow2(n);
+  return p * Pow2(n);
+}
+
+// 0 below -87 (the result would leave the normal range), +inf above 88. NaN stays NaN.
+inline F32 Exp(F32 x) {
+  const F32 low = Set(-87.0f);
+  const F32 high = Set(88.0f);
+  F32 p = ExpInRange(Min(high, Max(low, x)));  // in this order a NaN in x comes through
   p = Select(Less(x, low), Zero(), p);
   return Select(Less(high, x), Set(kInfinity), p);
+}
+
+// Exp for x <= 0: the same bits.
+inline F32 ExpDown(F32 x) {
+  const F32 low = Set(-87.0f);
+  return Select(Less(x, low), Zero(), ExpInRange(Max(low, x)));
 }
 
 inline F32 Sigmoid(F32 x) { return Set(1.0f) / (Set(1.0f) + Exp(Zero() - x)); }

@@ -68,7 +68,6 @@ class Unit {
   }
 
   int64_t rows() const { return rows_; }
-  bool one_block() const { return first_block() == last_block(); }
   int64_t first_block() const { return begin_ / kAttendBlock; }
   int64_t last_block() const { return (end_ - 1) / kAttendBlock; }
 
@@ -106,6 +105,7 @@ class Unit {
         kernels.softmax(scores, from, to, args_.scale, args_.cap, &state.max[row], &state.sum[row]);
       } else {
         std::fill_n(scores, kAttendBlock, 0.0f);
+        state.max[row] = -std::numeric_limits<float>::infinity();
         state.sum[row] = 0;
       }
     }
@@ -246,14 +246,10 @@ void AttendWhole(const AttentionArgs& args, int64_t units, Scratch& scratch) {
       ahead.PrefetchKeys(ahead.first_block() * kAttendBlock);
     }
     unit.LoadQueries();
-    if (unit.one_block()) {
-      unit.ComputeBlock(unit.first_block(), scratch.total);
-    } else {
-      for (int64_t row = 0; row < unit.rows(); ++row) unit.Begin(row, scratch.total);
-      for (int64_t block = unit.first_block(); block <= unit.last_block(); ++block) {
-        unit.ComputeBlock(block, scratch.block);
-        for (int64_t row = 0; row < unit.rows(); ++row) unit.MergeRow(row, scratch.block, scratch.total);
-      }
+    unit.ComputeBlock(unit.first_block(), scratch.total);
+    for (int64_t block = unit.first_block() + 1; block <= unit.last_block(); ++block) {
+      unit.ComputeBlock(block, scratch.block);
+      for (int64_t row = 0; row < unit.rows(); ++row) unit.MergeRow(row, scratch.block, scratch.total);
     }
     for (int64_t row = 0; row < unit.rows(); ++row) unit.FinishRow(row, scratch.total);
   }
