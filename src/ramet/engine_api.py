@@ -79,6 +79,7 @@ class Engine:
         rid: str | Sequence[str] | None = None,
         priority: int | None = None,
         cache_salt: str | Sequence[str | None] | None = None,
+        custom_logit_processor: str | Sequence[str | None] | None = None,
         return_prompt_token_ids: bool = False,
     ) -> Any:
         """Continue prompts. One prompt gives a dict, a list gives a list; with `stream` an iterator of dicts, each with
@@ -105,6 +106,7 @@ class Engine:
         rid: str | Sequence[str] | None = None,
         priority: int | None = None,
         cache_salt: str | Sequence[str | None] | None = None,
+        custom_logit_processor: str | Sequence[str | None] | None = None,
         return_prompt_token_ids: bool = False,
     ) -> Any:
         """`generate` for code on an event loop: awaits to the result, with `stream` to an async iterator."""

@@ -20,7 +20,7 @@ MAX_STOP_REGEX_BYTES = 256
 GRAMMAR_FIELDS = ("json_schema", "regex", "ebnf", "structural_tag")
 
 #: What SGLang's users may send and this version cannot honour. Null is harmless.
-UNSUPPORTED_FIELDS = ("beam_width", "choice", "custom_params", "stream_interval", "watermark")
+UNSUPPORTED_FIELDS = ("beam_width", "choice", "watermark")
 
 _INT64 = range(-(2**63), 2**63)
 _NO_NAMES: Mapping[str, str] = {}

@@ -48,6 +48,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     structural_tag: str | None = None
 
 
+class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True):
+    """At most so many tokens of thinking; then the engine writes `close_ids`."""
+
+    tokens: int
+    opening: str
+    closing: str
+    close_ids: tuple[int, ...]
+    opened: bool  # the prompt has opened the thinking
+
+
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
     """One generation as the engine sees it: token ids in, token ids out. Text has been dealt with before."""
 
@@ -64,6 +74,9 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
     logprob_start_len: int = -1  # first prompt position whose logprob is wanted; -1: none
     token_ids_logprob: tuple[int, ...] = ()
     grammar_after: tuple[int, ...] = ()  # the grammar rules once these ids have come in a row (the end of thinking)
+    allowed_ids: tuple[int, ...] = ()  # nothing else is drawn; empty: everything
+    banned_ids: tuple[int, ...] = ()  # never drawn
+    thinking_budget: ThinkingBudget | None = None
     deadline_s: float | None = None  # time.monotonic() of the engine's machine after which the request is aborted
 
 

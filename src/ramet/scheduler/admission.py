@@ -65,6 +65,8 @@ class Capacity:
             ("stop_token_ids", sampling.stop_token_ids),
             ("logit_bias", sampling.logit_bias),
             ("token_ids_logprob", spec.token_ids_logprob),
+            ("allowed_ids", spec.allowed_ids),
+            ("banned_ids", spec.banned_ids),
         ):
             if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
                 wrong = min(ids) if min(ids) < 0 else max(ids)
@@ -76,6 +78,8 @@ class Capacity:
             )
         if any(not string for string in sampling.stop):
             return _refuse("A stop string is empty.", "stop")
+        if spec.allowed_ids and set(spec.allowed_ids) <= set(spec.banned_ids):
+            return _refuse("All tokens that are allowed are disallowed as well.", "allowed_ids")
         for field, given in (("stop", sampling.stop), ("stop_regex", sampling.stop_regex)):
             if given and not stop_strings:
                 return _refuse(f"{field} needs the tokens' bytes, which this engine was not given.", field)

@@ -24,6 +24,13 @@ OUTSIDE_GRAMMAR = FinishReason(
     type="abort", message="A token was drawn that the grammar does not allow.", status_code=500
 )
 
+NOTHING_ALLOWED = FinishReason(
+    type="abort",
+    message="The request's lists of tokens leave none that its grammar allows.",
+    status_code=400,
+    field="custom_params",
+)
+
 TOO_COSTLY = FinishReason(
     type="abort",
     message="The grammar takes too long to follow; one with fewer ways to read the same text may do.",
@@ -54,6 +61,8 @@ def append_token(request: Request, token: int, vocabulary: Sequence[bytes]) -> t
     because its text must not be shown, whatever else the same token is.
     """
     request.outputs.append(token)
+    if request.rules is not None:
+        request.rules.accept(token, vocabulary[token] if vocabulary else b"")
     if request.matcher is not None and not request.matcher.accept(token):
         return OUTSIDE_GRAMMAR, 0
     if request.stop is not None or request.regexes is not None:
@@ -91,13 +100,19 @@ def _grammar_end(request: Request) -> FinishReason:
 
 
 def _fill_mask(request: Request) -> FinishReason | None:
-    """What the grammar allows next; why the request ends if that is nothing."""
-    if request.matcher is None or request.mask is None:
+    """What grammar and rules allow next; why the request ends if that is nothing."""
+    if request.mask is None:
+        return None
+    if request.matcher is None:
+        assert request.rules is not None
+        request.mask = request.rules.mask
         return None
     if request.matcher.too_costly:
         return TOO_COSTLY
     if request.matcher.fill_mask(request.mask):
-        return None
+        if request.rules is not None:
+            request.mask &= request.rules.mask
+        return None if request.mask.any() else NOTHING_ALLOWED
     if request.matcher.accepting:
         return _grammar_end(request)
     message = f"The grammar cannot go on from here: {request.matcher.error or 'it allows no token'}"

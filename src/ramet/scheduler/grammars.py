@@ -16,6 +16,7 @@ from ramet.errors import RametError, RequestError
 from ramet.grammar import FLEXIBLE_WHITESPACE, CompiledGrammar, GrammarCompiler, grammar_of
 from ramet.grammar.compiler import too_slow
 from ramet.scheduler import state
+from ramet.scheduler.finish import NOTHING_ALLOWED
 from ramet.scheduler.state import Request, State
 from ramet.types import EngineRequest, FinishReason
 
@@ -82,6 +83,10 @@ class Grammars:
         request.matcher = compiled.matcher(request.spec.grammar_after)
         request.mask = np.zeros(self._mask_words, np.uint32)
         request.matcher.fill_mask(request.mask)
+        if request.rules is not None:
+            request.mask &= request.rules.mask
+            if not request.mask.any():
+                return NOTHING_ALLOWED
         state.join_queue(request)
         return None
 

@@ -25,6 +25,7 @@ from ramet.scheduler.grammars import Grammars
 from ramet.scheduler.logprobs import add_scored, drawn_logprob
 from ramet.scheduler.policy import POLICIES
 from ramet.scheduler.retract import make_room, victim
+from ramet.scheduler.rules import TokenRules
 from ramet.scheduler.state import Request, State
 from ramet.scheduler.step import Chunk, Flight, build_batch
 from ramet.types import EngineRequest, FinishReason, TokenDelta
@@ -100,6 +101,8 @@ class Scheduler:
                 continue
             max_new = self.capacity.new_tokens(len(spec.token_ids), spec.sampling.max_new_tokens)
             request = Request(spec, max_new, self._arrivals, self._clock())
+            request.rules = TokenRules.of(spec, self.executor.vocab_size)
+            request.mask = request.rules.mask if request.rules is not None else None
             self._arrivals += 1
             self.recorder.totals.requests += 1
             self.live[spec.rid] = request
@@ -185,11 +188,11 @@ class Scheduler:
 
     def _decodes(self) -> list[Request]:
         """Requests that draw their next token, each with a page for the last one; if memory is short some give way."""
-        # Under a grammar the next mask is known only when the last token is.
+        # Where there is a mask the next one is known only when the last token is.
         ready = [
             request
             for request in self.decoding
-            if request.remaining > request.pending and not (request.matcher and request.pending)
+            if request.remaining > request.pending and not (request.mask is not None and request.pending)
         ]
         stuck = make_room(ready, self.decoding + self.prefilling, self._retract)
         if stuck is not None:

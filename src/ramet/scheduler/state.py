@@ -22,6 +22,7 @@ from ramet.errors import BrokenInvariant
 from ramet.executor.base import I32, U32, RowParams
 from ramet.grammar import CompiledGrammar, Matcher
 from ramet.grammar.stop_regex import RegexStops
+from ramet.scheduler.rules import TokenRules
 from ramet.scheduler.stop import StopMatcher
 from ramet.types import EngineRequest, TokenLogprob
 
@@ -61,6 +62,7 @@ class Request:
         "retractions",
         "rid",
         "row",
+        "rules",
         "score_from",
         "spec",
         "state",
@@ -81,7 +83,8 @@ class Request:
         self.regexes = RegexStops(sampling.stop_regex) if sampling.stop_regex else None
         self.grammar: Future[CompiledGrammar] | None = None
         self.matcher: Matcher | None = None  # the grammar's state after `outputs`
-        self.mask: U32 | None = None  # [ceil(V/32)] what it allows next
+        self.rules: TokenRules | None = None  # after `outputs`
+        self.mask: U32 | None = None  # [ceil(V/32)] what grammar and rules allow next
         self.state = State.WAITING
         self.generation = 0
         self.leased: Lease | None = None

@@ -12,6 +12,7 @@ from ramet import sampling_params
 from ramet.errors import RequestError
 from ramet.server.errors import BodyTypeError, type_error
 from ramet.text.generation import Choice, Chunk, GenerateRequest
+from ramet.text.processors import check_budget, read_processor
 from ramet.text.surrogates import refuse_unpaired
 from ramet.types import FinishReason, SamplingParams, TokenLogprob
 
@@ -36,14 +37,17 @@ class NativeRequest(msgspec.Struct, kw_only=True):
     extra_key: str | list[str | None] | None = None
     priority: int | None = None
     log_metrics: bool | None = None
+    custom_logit_processor: str | list[str | None] | None = None
+    max_thinking_tokens: int | None = None
+    timeout_s: float | None = None  # ramet's own: from arrival to a finish of type abort
 
 
 #: Fields that SGLang knows and that would change the answer: refused by name unless null, false or empty.
 NOT_YET = frozenset(
     "input_embeds image_data video_data audio_data mm_hashes mm_content_hashes session_params return_hidden_states "
-    "return_routed_experts return_indexer_topk lora_path custom_logit_processor bootstrap_host bootstrap_port "
+    "return_routed_experts return_indexer_topk lora_path bootstrap_host bootstrap_port "
     "bootstrap_room return_sampling_mask sampling_logprobs_mode return_entropy return_bytes require_reasoning "
-    "max_thinking_tokens watermark return_flat_raw_top_logprobs return_flat_raw_output_top_logprobs "
+    "watermark return_flat_raw_top_logprobs return_flat_raw_output_top_logprobs "
     "return_flat_raw_top_logprobs_b64 return_flat_raw_output_top_logprobs_b64 multi_item_delimiter_indices "
     "token_indices_to_pool embed_overrides".split()
 )
@@ -75,7 +79,12 @@ class SamplingTypes(msgspec.Struct, kw_only=True):
     regex: str | None = None
     ebnf: str | None = None
     structural_tag: str | None = None
+    custom_params: dict[str, Any] | None = None
+    stream_interval: int | None = None
 
+
+#: Fields of `sampling_params` that are no property of the distribution.
+_BESIDE_SAMPLING = ("custom_params", "stream_interval")
 
 _SAMPLING_KEYS = (*SamplingTypes.__struct_fields__, *sampling_params.UNSUPPORTED_FIELDS)
 
@@ -94,11 +103,13 @@ def check_types(body: NativeRequest) -> None:
             raise type_error(str(error), "sampling_params") from None
 
 
-def _read_sampling(given: Mapping[str, Any] | SamplingParams) -> tuple[SamplingParams, bool]:
-    """Checked parameters, and whether `max_new_tokens` was said. The offline `Engine` may give them ready made."""
+def _read_sampling(given: Mapping[str, Any] | SamplingParams) -> tuple[SamplingParams, bool, Mapping[str, Any]]:
+    """Checked parameters, whether `max_new_tokens` was said, and what else stood there. The offline `Engine` may give
+    parameters ready made."""
     if isinstance(given, SamplingParams):
-        return given, True
-    return sampling_params.parse(given), given.get("max_new_tokens") is not None
+        return given, True, {}
+    sampling = {name: value for name, value in given.items() if name not in _BESIDE_SAMPLING}
+    return sampling_params.parse(sampling), given.get("max_new_tokens") is not None, given
 
 
 def to_requests(body: NativeRequest, warnings: list[str]) -> tuple[list[GenerateRequest], bool]:
@@ -123,9 +134,13 @@ def to_requests(body: NativeRequest, warnings: list[str]) -> tuple[list[Generate
     chosen = _chosen_ids(body, count, batched)
     salts = each("cache_salt", body.cache_salt, None)
     keys = each("extra_key", body.extra_key, None)
+    processors = each("custom_logit_processor", body.custom_logit_processor, None)
     requests: list[GenerateRequest] = []
     for index, prompt in enumerate(prompts):
-        params, said = _read_sampling(sampling[index])
+        params, said, beside = _read_sampling(sampling[index])
+        extra = read_processor(processors[index], beside.get("custom_params"))
+        if body.max_thinking_tokens is not None:
+            extra["thinking_tokens"] = check_budget(body.max_thinking_tokens, "max_thinking_tokens")
         if tops[index] < 0 or starts[index] < -1:
             name = "top_logprobs_num" if tops[index] < 0 else "logprob_start_len"
             raise RequestError(f"{name} must be at least {0 if tops[index] < 0 else -1}.", field=name)
@@ -141,6 +156,9 @@ def to_requests(body: NativeRequest, warnings: list[str]) -> tuple[list[Generate
                 top_logprobs_num=tops[index],
                 logprob_start_len=starts[index],
                 token_ids_logprob=chosen[index],
+                timeout_s=body.timeout_s,
+                stream_interval=beside.get("stream_interval"),
+                **extra,
             )
         )
     if any(request.sampling.n != requests[0].sampling.n for request in requests):

@@ -27,6 +27,7 @@ from ramet.text.detokenizer import Detokenizer
 from ramet.text.embedding import MAX_VECTORS, NO_VECTORS, VectorModel, VectorRequest, tokens_of
 from ramet.text.generation import WHOLE, Choice, GenerateRequest, Generation
 from ramet.text.limits import Limits, check_samples, check_sendable, fit
+from ramet.text.processors import thinking_budget
 from ramet.text.stats import Stats
 from ramet.types import EngineRequest, FinishReason, SamplingParams, TokenDelta
 
@@ -323,6 +324,9 @@ class Frontend:
         sampling: SamplingParams,
         stream: bool,
     ) -> Choice:
+        budget = None
+        if request.thinking_tokens is not None:
+            budget = thinking_budget(request.thinking_tokens, prompt, self.formats, self.tokenizer)
         engine_request = EngineRequest(
             rid=rid or uuid.uuid4().hex,
             token_ids=prompt,
@@ -335,11 +339,15 @@ class Frontend:
             logprob_start_len=request.logprob_start_len,
             token_ids_logprob=request.token_ids_logprob,
             grammar_after=request.grammar_after,
+            allowed_ids=request.allowed_ids,
+            banned_ids=request.banned_ids,
+            thinking_budget=budget,
+            deadline_s=None if request.timeout_s is None else time.monotonic() + request.timeout_s,
         )
         decoder = Detokenizer(
             self.tokenizer, skip_special_tokens=sampling.skip_special_tokens, prompt_tail_ids=prompt[-4:]
         )
-        interval = self.stream_interval if stream else WHOLE
+        interval = (request.stream_interval or self.stream_interval) if stream else WHOLE
         parser = request.make_parser() if request.make_parser is not None else None
         return Choice(index, engine_request, decoder, self.tokenizer.token_bytes, interval, parser)
 

@@ -17,6 +17,9 @@ from ramet.types import EngineRequest, SamplingParams
 #: Generations that one request may start by asking for several samples: each takes some 3 kB until it ends.
 MAX_SAMPLES = 16_384
 
+#: A request that may take longer (seconds, a year) has no deadline.
+MAX_TIMEOUT_S = 31_536_000
+
 #: Whole numbers that a message to the engine can hold.
 _INT64 = range(-(2**63), 2**63)
 
@@ -93,6 +96,12 @@ def fit(request: GenerateRequest, prompt: list[int], limits: Limits) -> tuple[li
             field="logprob_start_len",
         )
     limits.check_ids(request.token_ids_logprob, "token_ids_logprob")
+    for ids in (request.allowed_ids, request.banned_ids):
+        limits.check_ids(ids, "custom_params")
+    if request.timeout_s is not None and not 0 < request.timeout_s < MAX_TIMEOUT_S:
+        raise RequestError(f"timeout_s must be above 0 and below {MAX_TIMEOUT_S}.", field="timeout_s")
+    if request.stream_interval is not None and request.stream_interval < 1:
+        raise RequestError("stream_interval must be at least 1.", field="stream_interval")
     stop_regex.check(sampling.stop_regex)
     sampling_params.check(sampling, vocab_size=limits.vocab_size, names=request.names)
     if sampling.min_new_tokens > asked:

@@ -167,7 +167,7 @@ async def test_a22_known_fields_have_an_effect_or_are_refused(server: Server) ->
         ("stop_regex", "^a"),
         ("functions", [{"name": "f"}]),
         ("modalities", ["audio"]),
-        ("custom_logit_processor", "{}{}"),
+        ("custom_logit_processor", "{\"callable\": \"80\"}"),
     ],
 )
 async def test_what_is_not_built_yet_is_refused_by_name(server: Server, field: str, value: Any) -> None:

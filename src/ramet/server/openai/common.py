@@ -13,6 +13,7 @@ from ramet.errors import RametError, RequestAborted, RequestError
 from ramet.server.errors import openai_object
 from ramet.server.native_format import namespace
 from ramet.text.generation import Chunk, GenerateRequest, abort_error
+from ramet.text.processors import check_budget, read_processor
 from ramet.types import SamplingParams, Usage
 
 #: Most alternatives per token that these routes return.
@@ -31,7 +32,7 @@ HARMLESS = frozenset(
 
 #: Fields that would change the answer and are not honoured yet: refused by name unless null, false or empty.
 NOT_YET = frozenset(
-    "lora_path custom_logit_processor custom_params watermark bootstrap_host bootstrap_port bootstrap_room "
+    "lora_path watermark bootstrap_host bootstrap_port bootstrap_room "
     "session_params return_hidden_states return_routed_experts return_cached_tokens_details return_spec_tokens_details "
     "return_sampling_mask return_flat_raw_output_top_logprobs bad_words allowed_token_ids structured_outputs "
     "guided_json guided_regex guided_choice guided_grammar use_beam_search length_penalty prompt_logprobs "
@@ -68,6 +69,7 @@ class SharedFields(msgspec.Struct, kw_only=True):
     no_stop_trim: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
     json_schema: str | None = None
     regex: str | None = None
     ebnf: str | None = None
@@ -79,12 +81,17 @@ class SharedFields(msgspec.Struct, kw_only=True):
     extra_key: str | None = None
     priority: int | None = None
     return_token_ids: bool | None = None
+    custom_logit_processor: str | None = None
+    custom_params: dict[str, Any] | None = None
+    max_thinking_tokens: int | None = None
+    timeout_s: float | None = None  # ramet's own: from arrival to a 503
     explain: bool | None = None
 
 
 _SAMPLING = (
     "n temperature top_p top_k min_p frequency_penalty presence_penalty repetition_penalty logit_bias seed min_tokens "
-    "stop stop_token_ids stop_regex no_stop_trim ignore_eos skip_special_tokens json_schema regex ebnf"
+    "stop stop_token_ids stop_regex no_stop_trim ignore_eos skip_special_tokens "
+    "spaces_between_special_tokens json_schema regex ebnf"
 ).split()
 
 
@@ -110,6 +117,9 @@ def make_request(
     body: SharedFields, prompt: str | list[int], sampling: SamplingParams, *, rid: str | None, **logprobs: Any
 ) -> GenerateRequest:
     """The generation for one prompt of a body."""
+    extra = read_processor(body.custom_logit_processor, body.custom_params)
+    if body.max_thinking_tokens is not None:
+        extra["thinking_tokens"] = check_budget(body.max_thinking_tokens, "max_thinking_tokens")
     return GenerateRequest(
         prompt=prompt,
         sampling=sampling,
@@ -118,6 +128,8 @@ def make_request(
         names=NAMES,
         namespace=namespace(body.cache_salt, body.extra_key),
         priority=body.priority or 0,
+        timeout_s=body.timeout_s,
+        **extra,
         **logprobs,
     )
 
