@@ -16,8 +16,8 @@ constexpr int64_t kMaxSpinNs = 50'000;
 // Pauses before the clock is first read, 1 to 3 µs: most waits at a barrier are shorter.
 constexpr int kPausesPerLook = 64;
 
-// A Run of which worker 0 was parked for more than a tenth has somebody in its way: every operation is split evenly, and what
-// only one worker does (a single row, a single token to sample) worker 0 does.
+// A Run of which worker 0 was parked for more than a tenth, while its colleagues were kept from running for as long, has somebody
+// in its way. Parked alone says little: first touches of memory and the packing of weights are uneven by nature.
 constexpr int64_t kParkedShare = 10;
 
 // How long worker 0 may be parked before a Run that is under way is judged.
@@ -95,7 +95,8 @@ void TeamSize::Learn(bool suffered) {
   }
 }
 
-ThreadPool::ThreadPool(int threads) : seats_(static_cast<size_t>(std::max(threads, 1))), team_(size()), placement_(size()) {
+ThreadPool::ThreadPool(int threads, bool ask_kernel)
+    : seats_(static_cast<size_t>(std::max(threads, 1))), team_(size()), placement_(size()), ask_kernel_(ask_kernel) {
   for (Seat& seat : seats_) seat.at_barrier.spin_ns = seat.between_runs.spin_ns = kMaxSpinNs;
   for (int i = 1; i < size(); ++i) seats_[static_cast<size_t>(i)].thread = std::thread([this, i] { Loop(i); });
 }
@@ -120,6 +121,7 @@ void ThreadPool::RunErased(Call call, void* context) {
   count_ = team_.now();
   shrink_to_.store(count_, std::memory_order_relaxed);
   seats_[0].at_barrier.parked_ns = 0;
+  if (count_ > 1) delay_ns_ = DelayNs();
   begin_ns_ = Nanoseconds();
   if (count_ > 1) placement_.Settle(0);
   CallWorkers(count_);
@@ -127,7 +129,22 @@ void ThreadPool::RunErased(Call call, void* context) {
   if (size() > 1) team_.Learn(Suffers());
 }
 
-bool ThreadPool::Suffers() const { return seats_[0].at_barrier.parked_ns > (Nanoseconds() - begin_ns_) / kParkedShare; }
+bool ThreadPool::Suffers() const {
+  const int64_t much_ns = (Nanoseconds() - begin_ns_) / kParkedShare;
+  if (seats_[0].at_barrier.parked_ns <= much_ns) return false;
+  return delay_ns_ < 0 || DelayNs() - delay_ns_ > much_ns;
+}
+
+// Of all workers but worker 0, together; -1 if not known.
+int64_t ThreadPool::DelayNs() const {
+  int64_t sum = 0;
+  for (size_t i = 1; i < seats_.size(); ++i) {
+    const int64_t delay = seats_[i].delay.Read();
+    if (delay < 0) return -1;
+    sum += delay;
+  }
+  return sum;
+}
 
 void ThreadPool::Work(int index, int32_t call) {
   Worker worker(this, index, count_, call);
@@ -137,6 +154,7 @@ void ThreadPool::Work(int index, int32_t call) {
 
 void ThreadPool::Loop(int index) {
   Seat& seat = seats_[static_cast<size_t>(index)];
+  if (ask_kernel_) seat.delay.Open();
   // Counted from zero, not read: a Run may begin before this thread does, but none ends without it.
   for (int32_t seen = 0;; ++seen) {
     WaitForChange(seat.calls, seen, seat.between_runs);

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "runtime/placement.h"
+#include "runtime/run_delay.h"
 
 namespace ramet {
 
@@ -70,7 +71,7 @@ class TeamSize {
 
   int now() const { return now_; }
 
-  // A Run of now() workers went well, or it `suffered`: worker 0 was parked for much of it.
+  // A Run of now() workers went well, or it `suffered`: worker 0 was parked for much of it because others were kept from running.
   void Learn(bool suffered);
 
  private:
@@ -83,7 +84,9 @@ class TeamSize {
 class ThreadPool {
  public:
   // A team of up to `threads` >= 1 workers: the caller of Run is worker 0, the others are threads owned by the pool.
-  explicit ThreadPool(int threads);
+  // Unless `ask_kernel`, whoever keeps worker 0 waiting counts as kept from running: so it is where the kernel does not say, and
+  // in tests.
+  explicit ThreadPool(int threads, bool ask_kernel = true);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -109,6 +112,7 @@ class ThreadPool {
     std::atomic<int32_t> left{0};   // the last of these calls that it was sent away from
     Waiter at_barrier;
     Waiter between_runs;
+    RunDelay delay;      // of worker 0: not known
     std::thread thread;  // of worker 0: none
   };
 
@@ -118,6 +122,7 @@ class ThreadPool {
   void Meet(Worker& worker, bool may_shrink);
   void Shrink();
   bool Suffers() const;
+  int64_t DelayNs() const;
   void CallWorkers(int count);
 
   std::vector<Seat> seats_;
@@ -127,6 +132,8 @@ class ThreadPool {
   void* context_ = nullptr;
   int count_ = 0;         // workers of the current Run; the last to arrive at a Regroup may lower it
   int64_t begin_ns_ = 0;  // of the current Run
+  bool ask_kernel_;
+  int64_t delay_ns_ = 0;  // of the workers until the current Run began
   bool stopping_ = false;
   alignas(64) std::atomic<int32_t> arrived_{0};  // workers at the current barrier
   std::atomic<int32_t> shrink_to_{0};            // what count_ becomes at the next Regroup, if less

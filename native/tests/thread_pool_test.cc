@@ -44,12 +44,12 @@ void TestBarriersOrder(ThreadPool& pool, int rounds) {
     Check(now[static_cast<size_t>(i)] == rounds, "what was written before a barrier is read after it");
 }
 
-// Workers other than 0 dawdle: the team shrinks in mid-Run, every round's work is still done exactly once, and once nobody
+// Workers other than 0 dawdle, and the kernel is not asked why: the team shrinks in mid-Run, every round's work is still done exactly once, and once nobody
 // dawdles it grows again.
 void TestRegroup() {
   constexpr int kRounds = 20;
   constexpr int64_t kWork = 40;
-  ThreadPool pool(4);
+  ThreadPool pool(4, false);
   for (int repeat = 0; repeat < 3; ++repeat) {
     std::vector<int> done(kWork, 0);
     int last_count = 0;
@@ -65,6 +65,18 @@ void TestRegroup() {
     Check(last_count == 1, "a team that keeps worker 0 waiting shrinks to it");
     for (const int times : done) Check(times == kRounds, "work is done once a round whatever the team");
   }
+  ThreadPool uneven(4);
+  int last_count = 0;
+  uneven.Run([&](Worker& worker) {
+    for (int round = 0; round < kRounds; ++round) {
+      if (worker.index() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      if (!worker.Regroup()) return;
+    }
+    if (worker.index() == 0) last_count = worker.count();
+  });
+  RunDelay delay;
+  delay.Open();
+  Check(delay.Read() < 0 || last_count > 1, "a team whose work is uneven stays, where the kernel tells");
   TeamSize size(4);
   for (int i = 0; i < 5; ++i) size.Learn(true);
   Check(size.now() == 1, "a team that suffers shrinks");
