@@ -99,6 +99,9 @@ class ServerSection:
 
     host: str = option("127.0.0.1", "Address to listen on.")
     port: int = option(30000, "Port to listen on; 0 takes a free one and prints it.", low=0, high=65535)
+    grpc_port: int | None = option(
+        None, "Also serve gRPC, on this port; 0 takes a free one and prints it. Needs ramet[grpc].", low=0, high=65535
+    )
     api_key: str | None = option(None, "Require `Authorization: Bearer KEY` or `x-api-key: KEY`.", secret=True)
     admin_api_key: str | None = option(None, "A separate key for administrative routes.", secret=True)
     fastapi_root_path: str = option("", "Path prefix when served behind a reverse proxy.")

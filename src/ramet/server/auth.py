@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Mapping
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -45,7 +46,11 @@ class Auth:
             key = self._admin_api_key
         if not key:
             return True
-        headers = Headers(scope=scope)
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = [headers.get("x-api-key", ""), token if scheme.lower() == "bearer" else ""]
-        return any(hmac.compare_digest(one.strip().encode("latin-1"), key.encode()) for one in given)
+        return carries(Headers(scope=scope), key)
+
+
+def carries(headers: Mapping[str, str], key: str) -> bool:
+    """Whether headers, or a gRPC call's metadata, have the key in one of the two ways."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    given = [headers.get("x-api-key", ""), token if scheme.lower() == "bearer" else ""]
+    return any(hmac.compare_digest(one.strip().encode("latin-1"), key.encode()) for one in given)

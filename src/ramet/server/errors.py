@@ -1,4 +1,4 @@
-"""The one table from exceptions to HTTP status and code, and the error bodies of the dialects.
+"""The one table from exceptions to HTTP status, code and gRPC status, and the error bodies of the dialects.
 
 A dialect is chosen by the path: native routes answer `{"error": {"message": …}}`, OpenAI's a flat object, Anthropic's
 `{"type": "error", "error": {"type": …, "message": …}}`, Ollama's `{"error": "…"}`.
@@ -22,18 +22,19 @@ from ramet.errors import (
     RequestTooLong,
 )
 
-#: Most specific first: exception, status on native routes, status on OpenAI routes, `type` of the OpenAI body.
-TABLE: tuple[tuple[type[RametError], int, int, str], ...] = (
-    (NotFoundError, 404, 404, "NotFoundError"),
-    (DuplicateRequestError, 400, 409, "ConflictError"),
-    (RequestTooLong, 400, 400, "BadRequestError"),
-    (RequestError, 400, 400, "BadRequestError"),
-    (ConfigError, 400, 400, "BadRequestError"),
-    (OverloadedError, 503, 503, "ServiceUnavailableError"),
-    (EngineDeadError, 503, 503, "ServiceUnavailableError"),
-    (RequestAborted, 499, 499, "RequestAborted"),
-    (ExecutorError, 500, 500, "InternalServerError"),
-    (RametError, 500, 500, "InternalServerError"),
+#: Most specific first: exception, status on native routes, status on OpenAI routes, `type` of the OpenAI body, status
+#: of a gRPC call.
+TABLE: tuple[tuple[type[RametError], int, int, str, str], ...] = (
+    (NotFoundError, 404, 404, "NotFoundError", "NOT_FOUND"),
+    (DuplicateRequestError, 400, 409, "ConflictError", "ALREADY_EXISTS"),
+    (RequestTooLong, 400, 400, "BadRequestError", "INVALID_ARGUMENT"),
+    (RequestError, 400, 400, "BadRequestError", "INVALID_ARGUMENT"),
+    (ConfigError, 400, 400, "BadRequestError", "INVALID_ARGUMENT"),
+    (OverloadedError, 503, 503, "ServiceUnavailableError", "UNAVAILABLE"),
+    (EngineDeadError, 503, 503, "ServiceUnavailableError", "UNAVAILABLE"),
+    (RequestAborted, 499, 499, "RequestAborted", "CANCELLED"),
+    (ExecutorError, 500, 500, "InternalServerError", "INTERNAL"),
+    (RametError, 500, 500, "InternalServerError", "INTERNAL"),
 )
 
 _ANTHROPIC_PATHS = "/v1/messages"
@@ -102,10 +103,15 @@ def status_of(error: RametError, *, openai: bool) -> tuple[int, str]:
     """HTTP status and OpenAI `type` of an error."""
     if isinstance(error, BodyTooLarge):
         return 413, "RequestEntityTooLarge"
-    for kind, native_status, openai_status, name in TABLE:
+    for kind, native_status, openai_status, name, _ in TABLE:
         if isinstance(error, kind):
             return (openai_status if openai else native_status), name
     raise AssertionError(error)
+
+
+def grpc_code(error: RametError) -> str:
+    """The name of the gRPC status of an error."""
+    return next(code for kind, *_, code in TABLE if isinstance(error, kind))
 
 
 def openai_error(message: str, type: str, code: int, param: str | None = None) -> dict[str, Any]:
@@ -155,10 +161,10 @@ def errors_page() -> str:
         'The other dialects have the OpenAI status: Anthropic\'s `{"type": "error", "error": {"type", "message"}}`,',
         'Ollama\'s `{"error": "…"}`.',
         "",
-        "| Python exception | native status | OpenAI status | OpenAI `type` | meaning |",
-        "|---|---|---|---|---|",
+        "| Python exception | native status | OpenAI status | OpenAI `type` | gRPC status | meaning |",
+        "|---|---|---|---|---|---|",
     ]
-    for kind, native, openai, name in TABLE:
+    for kind, native, openai, name, code in TABLE:
         meaning = " ".join((kind.__doc__ or "").split()).replace("|", "\\|")
-        lines.append(f"| `{kind.__name__}` | {native} | {openai} | `{name}` | {meaning} |")
+        lines.append(f"| `{kind.__name__}` | {native} | {openai} | `{name}` | `{code}` | {meaning} |")
     return "\n".join(lines)

@@ -55,11 +55,7 @@ class Info:
 
     async def health(self, request: Request) -> Response:
         """200 while the engine lives and, when it has work, has been heard of lately; no body."""
-        context, frontend = self._context, self._context.frontend
-        alive = not context.draining and frontend is not None and frontend.dead is None
-        if alive and frontend is not None and frontend.num_live:
-            alive = time.monotonic() - max(frontend.last_message_s, frontend.last_submit_s) < PROBE_TIMEOUT_S
-        return Response(status_code=200 if alive else 503)
+        return Response(status_code=200 if is_alive(self._context) else 503)
 
     async def health_generate(self, request: Request) -> Response:
         """200 when the engine makes a token, or says anything while it is busy; no body."""
@@ -129,6 +125,15 @@ class Info:
         skip = body.skip_special_tokens is not False
         texts = [frontend.tokenizer.decode(ids, skip) for ids in lists]
         return json_response({"text": texts if several else texts[0]}, headers=warning_headers(warnings))
+
+
+def is_alive(context: Context) -> bool:
+    """Whether the engine lives and, when it has work, has been heard of lately."""
+    frontend = context.frontend
+    if context.draining or frontend is None or frontend.dead is not None:
+        return False
+    heard_s = max(frontend.last_message_s, frontend.last_submit_s)
+    return not frontend.num_live or time.monotonic() - heard_s < PROBE_TIMEOUT_S
 
 
 def model_info(context: Context) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import uvicorn
 
@@ -21,6 +21,9 @@ from ramet.errors import ConfigError, EngineDeadError
 from ramet.launch import Running, launch, public_settings
 from ramet.server.app import create_app
 from ramet.server.context import Context
+
+if TYPE_CHECKING:
+    from ramet.server.grpc.server import RpcServer
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +82,17 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def _rpc_server(context: Context) -> RpcServer:
+    """The gRPC server; its library takes 0.1 s to import and is an extra, so only who asks for it needs it."""
+    try:
+        from ramet.server.grpc.server import RpcServer
+    except ImportError as error:
+        raise ConfigError(
+            f"--grpc-port needs grpcio and protobuf ({error}): pip install 'ramet[grpc]'", field="grpc_port"
+        ) from None
+    return RpcServer(context)
+
+
 class _WebServer(uvicorn.Server):
     """uvicorn without its signal handling, which would end the process by the signal instead of with status 0."""
 
@@ -99,6 +113,8 @@ class _Service:
         self._signals = 0
         self._stopped = asyncio.Event()
         self._context = Context(server=config.server, api=config.api)
+        self._rpc: RpcServer | None = None
+        self._rpc_end: asyncio.Task[None] | None = None
         app = create_app(self._context, metrics=config.log.enable_metrics)
         self._web = _WebServer(
             uvicorn.Config(
@@ -115,6 +131,9 @@ class _Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal)
+        if self._config.server.grpc_port is not None:
+            self._rpc = _rpc_server(self._context)
+            await self._rpc.start()
         loading = _in_thread(lambda: launch(self._config, self._origins))
         web = loop.create_task(self._web.serve(sockets=[self._sock]))
         stopped = loop.create_task(self._stopped.wait())
@@ -131,7 +150,10 @@ class _Service:
         finally:
             self._context.draining = True
             self._web.should_exit = True
+            self._end_rpc(self._config.server.drain_timeout)
             await web
+            if self._rpc_end is not None:
+                await self._rpc_end
             stopped.cancel()
             if running is not None:
                 await running.end()
@@ -151,6 +173,8 @@ class _Service:
         host, port = self._sock.getsockname()[:2]
         name = f"[{host}]" if ":" in host else host
         log.info("event=ready model=%s startup_s=%.2f", running.card.served_name, context.startup_s)
+        if self._rpc is not None:
+            print(f"gRPC on {self._rpc.address}", flush=True)
         print(f"Listening on http://{name}:{port}", flush=True)
         print(READY_LINE, flush=True)
 
@@ -165,6 +189,12 @@ class _Service:
             log.info("event=stopping running=%d drain_timeout_s=%g", live, self._config.server.drain_timeout)
         else:
             self._web.force_exit = True
+            self._end_rpc(0.0)
+
+    def _end_rpc(self, grace_s: float) -> None:
+        """Called again, it shortens what is left of the first time."""
+        if self._rpc is not None:
+            self._rpc_end = asyncio.get_running_loop().create_task(self._rpc.stop(grace_s))
 
     def _on_dead(self, error: EngineDeadError) -> None:
         if self._stopped.is_set():
