@@ -192,7 +192,8 @@ class Distribution {
     const int64_t k = params.top_k > 0 ? std::min(params.top_k, size_) : size_;
     uint64_t last = 0;
     if (params.top_p < 1.0) {
-      const uint64_t mass = static_cast<uint64_t>(params.top_p * static_cast<double>(Total()));
+      // At least 1: the best token is kept however small top_p is.
+      const uint64_t mass = std::max(uint64_t{1}, static_cast<uint64_t>(params.top_p * static_cast<double>(Total())));
       // The few best tokens usually hold the mass, a tenth of the vocabulary nearly always; only a flat distribution needs all.
       bool reached = false;
       int64_t head = 0;
@@ -222,7 +223,7 @@ class Distribution {
     return kernels_.weights(scratch_.logits.data(), std::ssize(order), best_, inverse_temperature_, scratch_.weights.data());
   }
 
-  // The key at which the tokens of scratch.order, best first, reach the sum `wanted` of scratch.weights; all together do.
+  // The key at which the tokens of scratch.order, best first, reach the sum `wanted` > 0 of scratch.weights; all together do.
   // Narrows the range that holds it by the logit's bits, 11 at a time: linear, where sorting is not. Uses up the weights.
   uint64_t KeyAt(uint64_t wanted) {
     std::vector<uint64_t>& keys = scratch_.selected;
@@ -274,6 +275,18 @@ void RowSampler::Set(RowParams params, int64_t vocab_size) {
   check_ids("suppress_ids", params.suppress_ids);
   check_ids("generated", params.generated);
   check_ids("logprob_ids", params.logprob_ids);
+  const auto check_range = [](const char* what, double value, double low, double high) {
+    if (!(value >= low && value <= high)) Raise(what, " ", value, " is not in ", low, " .. ", high);  // NaN is not
+  };
+  constexpr double kHuge = std::numeric_limits<double>::max();
+  constexpr double kTiny = std::numeric_limits<double>::denorm_min();
+  check_range("temperature", params.temperature, 0, kHuge);
+  check_range("top_p", params.top_p, 0, 1);
+  check_range("min_p", params.min_p, 0, 1);
+  check_range("frequency_penalty", params.frequency_penalty, -kHuge, kHuge);
+  check_range("presence_penalty", params.presence_penalty, -kHuge, kHuge);
+  check_range("repetition_penalty", params.repetition_penalty, kTiny, kHuge);
+  for (const double bias : params.bias_values) check_range("bias_values", bias, -kHuge, kHuge);
   if (params.bias_ids.size() != params.bias_values.size()) {
     Raise("bias_ids has ", params.bias_ids.size(), " entries and bias_values ", params.bias_values.size());
   }

@@ -70,7 +70,7 @@ std::vector<RowParams> SomeParams(std::mt19937& random, int32_t vocab_size) {
   std::vector<RowParams> all;
   for (const double temperature : {0.0, 0.3, 1.0, 4e6}) {
     for (const int64_t top_k : {int64_t{0}, int64_t{1}, int64_t{40}, int64_t{2000}}) {
-      for (const double top_p : {1.0, 0.9, 1e-9}) {
+      for (const double top_p : {1.0, 0.9, 1e-9, 1e-300}) {
         for (const double min_p : {0.0, 0.1}) {
           RowParams params;
           params.temperature = temperature;

@@ -111,7 +111,7 @@ def row_params(draw: st.DrawFn, vocab_size: int) -> RowParams:
     return RowParams(
         temperature=draw(st.sampled_from([0.0, 1e-7, 1e-6, 0.05, 0.7, 1.0, 1.5, 4e6, 1e300])),
         top_k=draw(st.sampled_from([0, 1, 2, 5, 50, 300, vocab_size, vocab_size + 1])),
-        top_p=draw(st.sampled_from([1.0, 0.999999, 0.95, 0.5, 0.1, 1e-9])),
+        top_p=draw(st.sampled_from([1.0, 0.999999, 0.95, 0.5, 0.1, 1e-9, 1e-13, 1e-300])),
         min_p=draw(st.sampled_from([0.0, 1e-12, 0.01, 0.1, 1.0])),
         seed=draw(st.integers(0, 2**64 - 1)),
         frequency_penalty=draw(st.sampled_from([0.0, 0.5, -2.0, 2.0])),
