@@ -23,8 +23,8 @@ DEFAULT_MAX_RUNNING = 128
 #: neighbour sees, at 97 % of the prefill speed of one pass over 2,048.
 DEFAULT_CHUNK = 512
 DEFAULT_PAGE_SIZE = 16
-#: On two cores, 12 users with 5 turns each take 5.1 s with the engine on a thread of the server and 7.5 s in a process of
-#: its own, 64 requests behind one prefix 5.4 s and 7.4 s: a third process is in the way of the workers.
+#: On two cores, 12 users with 5 turns each take 5.1 s with the engine on a thread of the server and 7.5 s in its own
+#: process, 64 requests behind one prefix 5.4 s and 7.4 s: a third process is in the way of the workers.
 _CORES_FOR_A_PROCESS = 4
 #: Token budget of a step where prompts are computed whole: enough for products of matrices to run at full speed.
 WHOLE_STEP = 2048
