@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import logging
 import threading
@@ -97,13 +98,15 @@ class EngineCore:
                 self.scheduler.abort(message)
             elif isinstance(message, Stop):
                 self._stop = message
+                self.scheduler.resume()  # what is to drain must be able to run
             else:
                 self._call(channel, message)
 
     def _messages(self, channel: EngineSide) -> list[ToEngine]:
         """What has arrived; sleeps while there is nothing to do, and proves the accounting before it does."""
         if not self.scheduler.idle:
-            return channel.receive(0 if self._progress else STALLED_WAIT_S)
+            paused_s = HEARTBEAT_S / 2 if self.scheduler.paused else STALLED_WAIT_S
+            return channel.receive(0 if self._progress else paused_s)
         if self._proven or self._stop is not None:
             return channel.receive(None if self._stop is None else 0)
         messages = channel.receive(IDLE_CHECK_S)
@@ -115,7 +118,8 @@ class EngineCore:
 
     def _send(self, channel: EngineSide) -> None:
         now_s = self._clock()
-        if self.scheduler.deltas or (self._progress and now_s - self._sent_s >= HEARTBEAT_S):
+        alive = self._progress or self.scheduler.paused
+        if self.scheduler.deltas or (alive and now_s - self._sent_s >= HEARTBEAT_S):
             deltas, self.scheduler.deltas = self.scheduler.deltas, []
             channel.send(Deltas(deltas))
             self._sent_s = now_s
@@ -128,6 +132,10 @@ class EngineCore:
             "flush_cache": self.scheduler.flush_cache,
             "set_vocabulary": self.set_vocabulary,
             "server_info": self.server_info,
+            "pause_generation": self.scheduler.pause,
+            "continue_generation": self.scheduler.resume,
+            "set_options": self.scheduler.set_options,
+            "freeze_gc": freeze_gc,
         }
         try:
             method = methods.get(call.method)
@@ -172,6 +180,9 @@ class EngineCore:
             "max_running_requests": self.executor.layout.max_rows,
             "num_running_reqs": len(scheduler.decoding) + len(scheduler.prefilling),
             "num_queue_reqs": len(scheduler.waiting),
+            "num_retracted_reqs": sum(request.retractions > 0 for request in scheduler.waiting),
+            "num_waiting_tokens": sum(len(request.tokens) for request in scheduler.waiting),
+            "paused": scheduler.paused,
             "num_grammar_queue_reqs": len(scheduler.grammars.compiling),
             "num_used_tokens": (cache.total_pages - cache.allocator.free_count) * cache.page_size,
             "num_cached_tokens": cache.tree.pages * cache.page_size,
@@ -182,6 +193,13 @@ class EngineCore:
             "totals": totals.as_dict(),
             "recent": recent,
         }
+
+
+def freeze_gc() -> int:
+    """Collect garbage and exempt what is left from further collections; returns how many objects that is."""
+    gc.collect()
+    gc.freeze()
+    return gc.get_freeze_count()
 
 
 class EngineThread:

@@ -10,12 +10,15 @@ import heapq
 import time
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from ramet.cache.lease import KvCache
 from ramet.channel import Abort
 from ramet.config.tree import SchedulerSection
-from ramet.errors import ExecutorError
+from ramet.config.tree import options as config_options
+from ramet.errors import ExecutorError, RequestError
 from ramet.executor.base import NO_TOKEN, Executor, StepOutput
 from ramet.observability.records import Recorder, StepRecord
 from ramet.scheduler import state
@@ -29,6 +32,11 @@ from ramet.scheduler.rules import TokenRules
 from ramet.scheduler.state import Request, State
 from ramet.scheduler.step import Chunk, Flight, build_batch
 from ramet.types import EngineRequest, FinishReason, TokenDelta
+
+PAUSE_MODES = ("abort", "retract", "in_place")
+
+#: What `set_options` takes.
+CHANGEABLE_OPTIONS = {"max_queued_requests", "schedule_conservativeness"}
 
 
 class Scheduler:
@@ -68,6 +76,7 @@ class Scheduler:
         self._passes = 0
         self._left_waiting = False  # after the last pass some requests still waited
         self.grammars = Grammars(config, executor.vocab_size, clock)
+        self.paused = False  # no step starts; requests may arrive, and end by an abort or their deadline
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -75,7 +84,7 @@ class Scheduler:
         """One pass. False if there was nothing to do, or nothing that could be done now."""
         self._expire()
         self._take_compiled()
-        decodes, chunks = self._schedule()
+        decodes, chunks = ([], []) if self.paused else self._schedule()
         launched = bool(decodes or chunks)
         if launched:
             self._launch(decodes, chunks)
@@ -156,9 +165,36 @@ class Scheduler:
                 self._end(request, reason)
                 self._forget_finished()
 
+    def pause(self, mode: str = "abort") -> None:
+        """Start no step until `resume`. Live requests are ended (`abort`), go back to the queue without their memory
+        (`retract`) or stay as they are (`in_place`)."""
+        if mode not in PAUSE_MODES:
+            raise RequestError(f"mode must be one of {', '.join(PAUSE_MODES)}, not {mode!r}.", field="mode")
+        self.paused = True
+        if mode == "abort":
+            self.abort(Abort(all=True, message="The generation was paused."))
+        elif mode == "retract":
+            while self._flights:
+                self._settle(self._flights.popleft())
+            for request in self.prefilling + self.decoding:
+                self._retract(request)
+
+    def resume(self) -> None:
+        """The end of a pause."""
+        self.paused = False
+
+    def set_options(self, options: Mapping[str, Any]) -> bool:
+        """Change options that may change while requests run; False, and nothing is changed, if one may not."""
+        if not options.keys() <= CHANGEABLE_OPTIONS:
+            return False
+        values = {name: config_options()[name].validate(value) for name, value in options.items()}
+        self.config = replace(self.config, **values)
+        self._ratio = NewTokenRatio(self.config.schedule_conservativeness)
+        return True
+
     def flush_cache(self) -> bool:
-        """Forget all cached prefixes; refused (False) while a request is alive."""
-        if not self.idle:
+        """Forget all cached prefixes; refused (False) while a request is alive, unless a pause has taken its memory."""
+        if self._flights or self.prefilling or self.decoding or (self.live and not self.paused):
             return False
         self.cache.clear()
         self.grammars.clear()

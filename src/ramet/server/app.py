@@ -15,13 +15,14 @@ from starlette.responses import Response
 
 import ramet
 from ramet.errors import RametError
-from ramet.server.admin import AbortRequest, Admin
+from ramet.server.admin import AbortRequest, Admin, ContinueRequest, PauseRequest, StateRequest
 from ramet.server.anthropic.request import CountTokensRequest, MessagesRequest
 from ramet.server.anthropic.routes import Messages
 from ramet.server.auth import Auth
 from ramet.server.context import Context
 from ramet.server.errors import error_body, is_openai, openai_error
 from ramet.server.info import DetokenizeRequest, Info, TokenizeRequest
+from ramet.server.loads import Loads
 from ramet.server.metrics import Metrics
 from ramet.server.native import Generate
 from ramet.server.native_format import NativeRequest
@@ -69,7 +70,7 @@ def create_app(context: Context, *, metrics: bool = True) -> FastAPI:
 
 def _add_routes(app: FastAPI, context: Context) -> None:
     schemas, vectors = _Schemas(app), Embeddings(context)
-    parsers, responses = Parsers(context), Responses(context)
+    parsers, responses, loads = Parsers(context), Responses(context), Loads(context)
     info, admin, models, messages = Info(context), Admin(context), Models(context), Messages(context)
     ollama, library, embed = Ollama(context), OllamaModels(context), OllamaEmbed(context)
 
@@ -78,9 +79,9 @@ def _add_routes(app: FastAPI, context: Context) -> None:
             schemas.add(path, handler, methods.split(), body)
 
     add("/", info.root, "GET HEAD")
-    add("/health", info.health)
+    add("/health /ping", info.health)
     add("/health_generate", info.health_generate)
-    add("/ready /ping", info.ready)
+    add("/ready", info.ready)
     add("/model_info /get_model_info", info.model_info)
     add("/server_info /get_server_info", info.server_info)
     add("/generate", Generate(context).__call__, "POST PUT", NativeRequest)
@@ -115,6 +116,11 @@ def _add_routes(app: FastAPI, context: Context) -> None:
     add("/separate_reasoning", parsers.separate_reasoning, "POST", ReasoningRequest)
     add("/flush_cache", admin.flush_cache, "GET POST")
     add("/abort_request", admin.abort_request, "POST", AbortRequest)
+    add("/pause_generation", admin.pause_generation, "POST", PauseRequest)
+    add("/continue_generation", admin.continue_generation, "POST", ContinueRequest)
+    add("/set_internal_state", admin.set_internal_state, "POST PUT", StateRequest)
+    add("/freeze_gc", admin.freeze_gc, "GET POST")
+    add("/v1/loads", loads.loads)
 
 
 class _Schemas:

@@ -15,7 +15,9 @@ from ramet.server.responses import json_response
 OPEN_PREFIXES = ("/health", "/ready", "/metrics")
 
 #: Routes that the admin key guards, when there is one.
-ADMIN_PATHS = frozenset({"/flush_cache", "/abort_request"})
+ADMIN_PATHS = frozenset(
+    "/flush_cache /abort_request /pause_generation /continue_generation /set_internal_state /freeze_gc".split()
+)
 
 
 class Auth:

@@ -69,7 +69,9 @@ class Info:
         return Response(status_code=200 if alive else 503)
 
     async def ready(self, request: Request) -> Response:
-        return await self.health(request)
+        """As `/health`, and 503 during a pause: new requests would only wait."""
+        frontend = self._context.frontend
+        return Response(status_code=503) if frontend is not None and frontend.paused else await self.health(request)
 
     async def model_info(self, request: Request) -> Response:
         return json_response(model_info(self._context))
@@ -159,12 +161,18 @@ def model_info(context: Context) -> dict[str, Any]:
     }
 
 
-async def server_info(context: Context) -> dict[str, Any]:
-    """`/server_info`: every option, and what the engine says of itself."""
+async def engine_state(context: Context) -> Mapping[str, Any]:
+    """What the engine says of itself."""
     try:
         state: Mapping[str, Any] = await asyncio.wait_for(context.live.call("server_info"), PROBE_TIMEOUT_S)
     except asyncio.TimeoutError:
         raise EngineDeadError(f"The engine has not answered for {PROBE_TIMEOUT_S:g} s.") from None
+    return state
+
+
+async def server_info(context: Context) -> dict[str, Any]:
+    """`/server_info`: every option, and what the engine says of itself."""
+    state = await engine_state(context)
     return {
         **context.settings,
         **state,

@@ -78,6 +78,7 @@ class Frontend:
         self.stream_interval = stream_interval
         self.last_message_s = time.monotonic()  # of anything from the engine: its heartbeat
         self.last_submit_s = 0.0
+        self.paused = False
         self.on_dead: Callable[[EngineDeadError], None] | None = None
         self._channel = channel
         self._random = random.Random(random_seed) if random_seed is not None else random.SystemRandom()
@@ -420,6 +421,18 @@ class Frontend:
         finally:
             self._calls.pop(call_id, None)
 
+    async def pause(self, mode: str) -> None:
+        """Let the engine start no step; `mode`: what becomes of live requests (`Scheduler.pause`)."""
+        if mode == "abort":
+            self.abort(everything=True)  # also those that were not submitted yet
+        await self.call("pause_generation", mode=mode)
+        self.paused = True
+
+    async def resume(self) -> None:
+        """The end of a pause."""
+        await self.call("continue_generation")
+        self.paused = False
+
     async def send_vocabulary(self) -> None:
         """Tell the engine what its token ids stand for. Without it there are no stop strings and no grammars."""
         await self.call(
@@ -456,7 +469,9 @@ class Frontend:
             return False
         began = time.monotonic()
         generation = None
-        if not self._live:
+        if self.paused:
+            await asyncio.wait_for(self.call("server_info"), timeout_s)
+        elif not self._live:
             generation = await self.smallest_request(f"HEALTH_CHECK_{uuid.uuid4().hex}")
         try:
             while self._dead is None and time.monotonic() - began < timeout_s:
