@@ -12,6 +12,10 @@ from ramet.grammar import stop_regex
 from ramet.scheduler.state import Request
 from ramet.types import EngineRequest, FinishReason
 
+#: Best tokens that a request may have named at each position: of a prompt they are kept until it is computed, 100 bytes
+#: each. More than the vocabulary would end the step for everybody in it.
+MAX_TOP_LOGPROBS = 1024
+
 #: A request is not expected to generate more than this (it may): a huge `max_new_tokens` would hold up the queue.
 MAX_EXPECTED_TOKENS = 4096
 
@@ -71,6 +75,11 @@ class Capacity:
             if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
                 wrong = min(ids) if min(ids) < 0 else max(ids)
                 return _refuse(f"{field}: token id {wrong} is not in 0 .. {self.vocab_size - 1}.", field)
+        top = min(MAX_TOP_LOGPROBS, self.vocab_size)
+        if spec.top_logprobs_num > top:
+            return _refuse(
+                f"top_logprobs_num {spec.top_logprobs_num} is more than the {top} possible here.", "top_logprobs_num"
+            )
         if spec.logprob_start_len > prompt:
             return _refuse(
                 f"logprob_start_len {spec.logprob_start_len} is beyond the prompt's {prompt} tokens.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ramet.types import EngineRequest, TokenLogprob
-from support.simulation import Simulation, request
+from support.simulation import VOCAB, Simulation, request
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
 
@@ -101,3 +101,14 @@ def test_a_start_without_logprobs_asks_for_nothing() -> None:
     sim = Simulation()
     sim.run(request("a", PROMPT, 1, logprob_start_len=0))
     assert sim.deltas["a"][0].input_logprobs is None
+
+
+def test_more_top_logprobs_than_tokens_are_refused_and_neighbours_go_on() -> None:
+    sim = Simulation()
+    sim.run(
+        request("good", [1, 2], 3),
+        request("bad", [1, 2], 3, return_logprob=True, top_logprobs_num=VOCAB + 1, logprob_start_len=0),
+        request("most", [1, 2], 1, return_logprob=True, top_logprobs_num=VOCAB, logprob_start_len=0),
+    )
+    assert (sim.finish("bad").status_code, sim.finish("bad").field) == (400, "top_logprobs_num")
+    assert [sim.finish(rid).type for rid in ("good", "most")] == ["length", "length"]
