@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -52,6 +53,7 @@ class Engine:
         config, origins = layer(("argument", given))
         self._running: Running = launch(config, origins)
         self._closed = False
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="ramet-text", daemon=True)
         self._thread.start()
@@ -212,8 +214,8 @@ class Engine:
         }
 
     def shutdown(self) -> None:
-        """End the engine and free its memory. What runs is aborted. Idempotent."""
-        if self._closed:
+        """End the engine and free its memory. What runs is aborted. Idempotent, and nothing in a forked child."""
+        if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
         atexit.unregister(self._at_exit)
@@ -275,13 +277,16 @@ class Engine:
             self._close(generation)
 
     def _close(self, generation: Generation) -> None:
-        if not self._closed:
+        if not self._closed and os.getpid() == self._pid:
             self._loop.call_soon_threadsafe(generation.close)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         if self._closed:
             work.close()
             raise EngineDeadError("The engine was shut down.")
+        if os.getpid() != self._pid:  # threads do not survive a fork: waiting for them would never end
+            work.close()
+            raise EngineDeadError("This process was forked from the engine's; make an engine after the fork.")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:

@@ -45,8 +45,8 @@ def read_config_file(path: Path) -> Mapping[str, Any]:
     """Options of a YAML or JSON file; keys are option names with dashes or underscores."""
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--config {path}: {error.strerror}", field="config") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: {getattr(error, 'strerror', error)}", field="config") from error
     try:
         if path.suffix == ".json":
             data = json.loads(text)

@@ -251,8 +251,9 @@ def shipped_template(name: str) -> str:
 def _template_file(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--chat-template {path}: {error.strerror}", field="chat_template") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", error)
+        raise ConfigError(f"--chat-template {path}: {reason}", field="chat_template") from error
     if path.suffix != ".json":
         return text
     try:

@@ -190,5 +190,8 @@ def _chat_templates(files: Files, config: Mapping[str, Any]) -> dict[str, str]:
             templates.update({str(name): str(template) for name, template in source.items()})
     path = files.file("chat_template.jinja")
     if path is not None:
-        templates["default"] = path.read_text(encoding="utf-8")
+        try:
+            templates["default"] = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{path} cannot be read as a chat template: {error}") from None
     return templates

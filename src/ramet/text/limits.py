@@ -95,6 +95,11 @@ def fit(request: GenerateRequest, prompt: list[int], limits: Limits) -> tuple[li
             f"logprob_start_len {request.logprob_start_len} is beyond the prompt's {len(prompt)} tokens.",
             field="logprob_start_len",
         )
+    if request.top_logprobs_num > limits.vocab_size:
+        raise RequestError(
+            f"top_logprobs_num {request.top_logprobs_num} is more than the {limits.vocab_size} tokens there are.",
+            field="top_logprobs_num",
+        )
     limits.check_ids(request.token_ids_logprob, "token_ids_logprob")
     for ids in (request.allowed_ids, request.banned_ids):
         limits.check_ids(ids, "custom_params")

@@ -22,6 +22,8 @@ class MappedFile:
     def __init__(self, path: Path, *, at_least: int) -> None:
         """Raises `CheckpointError` if the file cannot be opened, is a Git LFS pointer or is shorter than `at_least`."""
         self.path = path
+        if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
+            raise CheckpointError(f"{path}: cannot be opened: it is not a regular file")
         try:
             with path.open("rb") as file:
                 self.size = os.fstat(file.fileno()).st_size

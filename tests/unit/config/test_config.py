@@ -133,6 +133,9 @@ def test_broken_config_files_are_refused(tmp_path: Path, name: str, text: str, w
         read_config_file(tmp_path / name)
     with pytest.raises(ConfigError, match="No such file"):
         read_config_file(tmp_path / "absent.yaml")
+    (tmp_path / name).write_bytes(b"\xff\xfea: 1")
+    with pytest.raises(ConfigError, match=r"--config .*utf-8"):
+        read_config_file(tmp_path / name)
 
 
 def test_secrets_are_not_shown() -> None:

@@ -287,6 +287,10 @@ BROKEN: Mapping[str, tuple[dict[str, Any], str]] = {
     "new row": ({"new_rows": ((99, RowParams()),)}, "new_rows must be in 0 to 7"),
     "new row's ids": ({"new_rows": ((0, RowParams(bias_ids=(VOCAB,), bias_values=(1.0,))),)}, str(VOCAB)),
     "new row's type": ({"new_rows": ((0, RowParams(top_k="many")),)}, "top_k"),  # type: ignore[arg-type]
+    "top_p that is not a number": ({"new_rows": ((0, RowParams(top_p=float("nan"))),)}, "top_p nan is not in 0 .. 1"),
+    "negative temperature": ({"new_rows": ((0, RowParams(temperature=-1.0)),)}, "temperature -1 is not in"),
+    "no penalty": ({"new_rows": ((0, RowParams(repetition_penalty=0.0)),)}, "repetition_penalty 0 is not in"),
+    "endless bias": ({"new_rows": ((0, RowParams(bias_ids=(1,), bias_values=(float("inf"),))),)}, "bias_values inf"),
     "score token": ({"score_tokens": i32([20]), "score_targets": i32([0])}, "score_tokens"),
     "score order": ({"score_tokens": i32([3, 2]), "score_targets": i32([0, 0])}, "ascend"),
     "score target": ({"score_tokens": i32([2]), "score_targets": i32([VOCAB])}, "score_targets"),

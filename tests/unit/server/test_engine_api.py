@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -168,6 +169,23 @@ def test_m07_forgetting_to_close_does_not_hang_the_exit(model: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_is_refused_instead_of_waiting_for_threads_that_it_has_not(model: Path) -> None:
+    code = (
+        "import os, sys, ramet, ramet.errors\n"
+        f"engine = ramet.Engine({str(model)!r}, load_format='dummy', executor='scripted')\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    try:\n"
+        "        engine.generate('x')\n"
+        "    except ramet.errors.EngineDeadError:\n"
+        "        sys.exit(7)\n"  # with the handlers of the exit, which shut engines down
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+        "engine.generate('x', {'max_new_tokens': 1})\n"
+    )
+    subprocess.run([sys.executable, "-c", code], env=child_environment(), check=True, timeout=20)
 
 
 def test_import_is_light() -> None:

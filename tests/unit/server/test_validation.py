@@ -167,7 +167,7 @@ async def test_a22_known_fields_have_an_effect_or_are_refused(server: Server) ->
         ("stop_regex", "^a"),
         ("functions", [{"name": "f"}]),
         ("modalities", ["audio"]),
-        ("custom_logit_processor", "{\"callable\": \"80\"}"),
+        ("custom_logit_processor", '{"callable": "80"}'),
     ],
 )
 async def test_what_is_not_built_yet_is_refused_by_name(server: Server, field: str, value: Any) -> None:
@@ -250,6 +250,14 @@ async def test_bodies_that_are_no_request(server: Server, raw: bytes) -> None:
 async def test_numbers_beyond_64_bits_are_refused_by_name(server: Server, path: str) -> None:
     refused(await server.client.post(path, {**prompt_for(path), "priority": 10**20}), "priority")
     assert server.frontend.num_live == 0
+    await alive(server)
+
+
+async def test_more_logprobs_than_tokens_are_refused_before_they_spoil_a_step(server: Server) -> None:
+    asked = {"text": "tick", "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": toy.VOCAB_SIZE + 1}
+    refused(await server.client.post(GENERATE, asked), "top_logprobs_num", str(toy.VOCAB_SIZE))
+    most = {**asked, "top_logprobs_num": toy.VOCAB_SIZE, "sampling_params": {"max_new_tokens": 1}}
+    assert (await server.client.post(GENERATE, most)).status == 200
     await alive(server)
 
 

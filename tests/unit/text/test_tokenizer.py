@@ -250,6 +250,13 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"tokenizer.json cannot be read"):
         read(tmp_path)
+    pieces = tokenizers.Tokenizer(models.BPE())
+    pieces.decoder = decoders.ByteLevel()
+    (tmp_path / "tokenizer.json").write_text(pieces.to_str())
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe{{ messages }}")
+    with pytest.raises(CheckpointError, match=r"chat_template.jinja cannot be read"):
+        read(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
     words = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}))
     words.decoder = decoders.CTC()
     words.save(str(tmp_path / "tokenizer.json"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,7 @@ def test_missing_empty_and_pointer_files_are_named(tmp_path: Path) -> None:
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
     with pytest.raises(CheckpointError, match="Git LFS pointer"):
         SafetensorsFiles([path])
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe.safetensors")  # opening it would wait for a writer
+        with pytest.raises(CheckpointError, match="not a regular file"):
+            SafetensorsFiles([tmp_path / "pipe.safetensors"])
