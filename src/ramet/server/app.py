@@ -24,8 +24,7 @@ from ramet.server.errors import error_body, is_openai, openai_error
 from ramet.server.info import DetokenizeRequest, Info, TokenizeRequest
 from ramet.server.loads import Loads
 from ramet.server.metrics import Metrics
-from ramet.server.native import Generate
-from ramet.server.native_format import NativeRequest
+from ramet.server.native import Generate, GenerateBody
 from ramet.server.ollama.embed import OllamaEmbed, OllamaEmbeddingsRequest, OllamaEmbedRequest
 from ramet.server.ollama.models import OllamaModelRequest, OllamaModels
 from ramet.server.ollama.routes import Ollama, OllamaChatRequest, OllamaGenerateRequest
@@ -36,6 +35,7 @@ from ramet.server.openai.responses.request import ResponsesRequest
 from ramet.server.openai.responses.routes import Responses
 from ramet.server.parsers import FunctionCallRequest, Parsers, ReasoningRequest
 from ramet.server.responses import error_response, http_error_response, json_response, nested
+from ramet.server.sessions import CloseSession, OpenSession, Sessions
 from ramet.server.vectors.embeddings import ClassifyRequest, EmbeddingRequest, Embeddings
 from ramet.server.vectors.encode import Encode, EncodeRequest
 from ramet.server.vectors.rerank import Rerank, RerankRequest
@@ -69,7 +69,7 @@ def create_app(context: Context, *, metrics: bool = True) -> FastAPI:
 
 
 def _add_routes(app: FastAPI, context: Context) -> None:
-    schemas, vectors = _Schemas(app), Embeddings(context)
+    schemas, vectors, sessions = _Schemas(app), Embeddings(context), Sessions(context)
     parsers, responses, loads = Parsers(context), Responses(context), Loads(context)
     info, admin, models, messages = Info(context), Admin(context), Models(context), Messages(context)
     ollama, library, embed = Ollama(context), OllamaModels(context), OllamaEmbed(context)
@@ -84,7 +84,9 @@ def _add_routes(app: FastAPI, context: Context) -> None:
     add("/ready", info.ready)
     add("/model_info /get_model_info", info.model_info)
     add("/server_info /get_server_info", info.server_info)
-    add("/generate", Generate(context).__call__, "POST PUT", NativeRequest)
+    add("/generate", Generate(context, sessions).__call__, "POST PUT", GenerateBody)
+    add("/open_session", sessions.open_session, "GET POST", OpenSession)
+    add("/close_session", sessions.close_session, "GET POST", CloseSession)
     add("/v1/completions", Completions(context).__call__, "POST", CompletionRequest)
     add("/v1/chat/completions /invocations", Chat(context).__call__, "POST", ChatRequest)
     add("/v1/messages", messages.__call__, "POST", MessagesRequest)

@@ -44,7 +44,7 @@ class NativeRequest(msgspec.Struct, kw_only=True):
 
 #: Fields that SGLang knows and that would change the answer: refused by name unless null, false or empty.
 NOT_YET = frozenset(
-    "input_embeds image_data video_data audio_data mm_hashes mm_content_hashes session_params return_hidden_states "
+    "input_embeds image_data video_data audio_data mm_hashes mm_content_hashes return_hidden_states "
     "return_routed_experts return_indexer_topk lora_path bootstrap_host bootstrap_port "
     "bootstrap_room return_sampling_mask sampling_logprobs_mode return_entropy return_bytes require_reasoning "
     "watermark return_flat_raw_top_logprobs return_flat_raw_output_top_logprobs "
@@ -112,9 +112,11 @@ def _read_sampling(given: Mapping[str, Any] | SamplingParams) -> tuple[SamplingP
     return sampling_params.parse(sampling), given.get("max_new_tokens") is not None, given
 
 
-def to_requests(body: NativeRequest, warnings: list[str]) -> tuple[list[GenerateRequest], bool]:
-    """The generations asked for, and whether the answer is a list."""
-    prompts, batched = _prompts(body, warnings)
+def to_requests(
+    body: NativeRequest, warnings: list[str], *, may_be_empty: bool = False
+) -> tuple[list[GenerateRequest], bool]:
+    """The generations asked for, and whether the answer is a list. `may_be_empty`: `input_ids` may be `[]`."""
+    prompts, batched = _prompts(body, warnings) if body.input_ids != [] or not may_be_empty else ([[]], False)
     count = len(prompts)
 
     def each(field: str, value: T | list[T] | None, default: T) -> list[T]:
