@@ -15,9 +15,10 @@ from ramet.errors import ConfigError, ExecutorError
 from ramet.executor.scripted import Script
 from ramet.server.grpc.messages import SERVICE, message_class, shortest
 from ramet.server.grpc.service import Service
+from ramet.server.native_format import NativeRequest, SamplingTypes
 from ramet.server.serve import _rpc_server
 from support import toy
-from support.grpc_call import Client
+from support.grpc_call import Client, Refused, shown
 from support.server import Server, paced, running
 
 CHECKPOINTS = Path(__file__).parents[2] / "reference" / "embeddings"
@@ -63,7 +64,7 @@ async def test_an_answer_is_that_of_generate(
 
 
 async def test_a_stream_has_what_is_new_and_adds_up(model: Path) -> None:
-    async with running(model) as server:
+    async with running(model, Script(step_s=0.01)) as server:
         body = {"text": "go", "sampling_params": {**SAMPLING, "n": 2}, "return_logprob": True}
         whole = await client(server).open("TextGenerate", body).finish()
         pieces = await client(server).open("TextGenerate", {**body, "stream": True}).finish()
@@ -119,6 +120,33 @@ async def test_constraints_hold(model: Path, constraint: dict[str, str], allowed
     async with running(model) as server:
         answer = await client(server)("TextGenerate", {"text": "go", "sampling_params": constraint})
         assert allowed(answer["text"])
+
+
+async def test_a_processor_gets_its_parameters(model: Path) -> None:
+    async with running(model, executor="reference") as server:
+        sampling = {"max_new_tokens": 4, "custom_params": json.dumps({"token_ids": toy.ids("dust")})}
+        body = {"text": "go", "sampling_params": sampling, "custom_logit_processor": "allowed_tokens"}
+        assert (await client(server)("TextGenerate", body))["text"] == "dust" * 4
+        for wrong, words in (("{", "not valid JSON"), ("[1]", "custom_params"), ('{"token_ids": 1}', "token_ids")):
+            refused = {**body, "sampling_params": {"custom_params": wrong}}
+            code, details = await client(server).refused("TextGenerate", refused)
+            assert code == "INVALID_ARGUMENT"
+            assert words in details
+
+
+async def test_a_deadline_ends_the_generation(model: Path) -> None:
+    async with running(model, Script(tokens=toy.ids("a"), step_s=0.02)) as server:
+        body = {"text": "go", "timeout_s": 0.2, "sampling_params": {"max_new_tokens": 200}, "stream": True}
+        call = client(server).open("TextGenerate", body)
+        with pytest.raises(Refused, match="UNAVAILABLE: The request's deadline has passed"):
+            await call.finish()
+        last = shown(call.written[-1])
+        assert last["finished"] is True
+        assert last["meta_info"]["finish_reason"]["status_code"] == 503
+        assert await client(server).refused("TextGenerate", {**body, "stream": False}) == (
+            "UNAVAILABLE",
+            last["meta_info"]["finish_reason"]["message"],
+        )
 
 
 async def test_a_bias_reaches_the_sampler(model: Path) -> None:
@@ -275,7 +303,7 @@ async def test_an_engine_that_dies_fails_the_stream(model: Path) -> None:
         call = client(server).open("TextGenerate", {"text": "x", "stream": True})
         await call.arrived.wait()
         await server.frontend.stop(message="gone")
-        with pytest.raises(Exception, match="UNAVAILABLE: gone"):
+        with pytest.raises(Refused, match="UNAVAILABLE: gone"):
             await call.finish()
 
 
@@ -323,6 +351,16 @@ def test_a_float_is_read_as_it_was_written(value: float) -> None:
     kind = message_class(SERVICE.methods_by_name["TextGenerate"].input_type)
     sent = kind(sampling_params={"temperature": value}).SerializeToString()
     assert shortest(kind.FromString(sent).sampling_params.temperature) == value
+
+
+@pytest.mark.parametrize("method", ["TextGenerate", "Generate"])
+def test_the_proto_has_every_field_of_generate(method: str) -> None:
+    request = SERVICE.methods_by_name[method].input_type
+    sampling = request.fields_by_name["sampling_params"].message_type
+    prompts_and_harmless = {"text", "input_ids", "log_metrics"}
+    for kind, descriptor in ((NativeRequest, request), (SamplingTypes, sampling)):
+        missing = {*kind.__struct_fields__} - {field.name for field in descriptor.fields} - prompts_and_harmless
+        assert not missing, f"add to {descriptor.name} in ramet.proto, then run scripts/proto: {missing}"
 
 
 def test_without_grpcio_the_flag_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def _plain(field: Any, value: Any) -> Any:
         return fields_of(value)
     if not isinstance(value, str | int | float):
         return list(value)
-    return shortest(value) if isinstance(value, float) else value
+    return shortest(value) if field.type == field.TYPE_FLOAT and isinstance(value, float) else value
 
 
 def shortest(value: float) -> float:

@@ -13,6 +13,7 @@ import msgspec
 from ramet.errors import RametError
 from ramet.server import native
 from ramet.server.auth import carries
+from ramet.server.body import decode_with
 from ramet.server.context import Context, note_unknown, warning_headers
 from ramet.server.errors import grpc_code
 from ramet.server.grpc.messages import SERVICE, fields_of, json_map, message_class, parse, to_struct, unknown_fields
@@ -25,6 +26,8 @@ from ramet.text.generation import Generation, abort_error
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+_JSON_OBJECT: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
 #: Methods that need no key, and those that want the admin key where there is one.
 OPEN_METHODS = frozenset({"HealthCheck"})
@@ -95,6 +98,10 @@ class Service:
         """The body that the HTTP route would have got, and what it says about fields that it does not have."""
         prompt = request.DESCRIPTOR.fields[0].name
         given: dict[str, Any] = {prompt: "" if prompt == "text" else [], **fields_of(request)}
+        sampling = given.get("sampling_params", {})
+        if "custom_params" in sampling:
+            raw = sampling["custom_params"].encode()
+            sampling["custom_params"] = decode_with(_JSON_OBJECT, raw, "sampling_params.custom_params")
         known = {name: given.pop(name) for name in kind.__struct_fields__ if name in given}
         unknown = {name: msgspec.json.encode(value) for name, value in given.items()}
         unknown |= {f"field {name}": b"1" for name in unknown_fields(request)}
