@@ -100,7 +100,7 @@ KvType ParseKvType(const std::string& name) {
   Raise("layout: kv_dtype \"", name, "\" is not one of f32, f16, bf16");
 }
 
-// The executor behind a lock: a second thread is told, not let in.
+// The executor behind a lock: a second thread waits for the first one's step.
 class PyExecutor {
  public:
   PyExecutor(const std::string& plan_json, const nb::sequence& weights, const nb::object& layout, int threads,

@@ -15,7 +15,7 @@ import pytest
 import ramet
 
 CHECKPOINTS = Path(__file__).parent.parent / "reference" / "checkpoints"
-ARCHITECTURES = ("llama", "gemma3_text")
+ARCHITECTURES = ("llama", "gemma3_text", "llama-q8_0.gguf")
 NEIGHBOURS = 31
 NEW_TOKENS = 24
 

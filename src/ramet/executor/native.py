@@ -98,8 +98,8 @@ class NativeExecutor:
         future: Future[StepOutput] = Future()
         try:
             future.set_result(StepOutput(**dict(zip(_RESULTS, self._executor.step(batch, False), strict=False))))
-        except ValueError as error:
-            future.set_exception(ExecutorError(str(error)))
+        except (ValueError, MemoryError) as error:
+            future.set_exception(ExecutorError(str(error) or "out of memory"))
         return future
 
     def logits(self, batch: StepBatch) -> F32:
