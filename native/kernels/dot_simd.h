@@ -7,6 +7,7 @@
 
 #define RAMET_UNROLL _Pragma("GCC unroll 8")
 constexpr int kLanes = 16;
+constexpr int kManyRowsPanels = 3;  // of unquantised weights beside 8 rows: 24 of 32 registers hold sums
 using Floats = __m512;
 using Ints = __m512i;
 using Bytes = __m512i;
@@ -69,6 +70,7 @@ inline Ints Dot32(const Bytes* w, const int8_t* a, const int32_t* sums) {
 
 #define RAMET_UNROLL _Pragma("GCC unroll 8")
 constexpr int kLanes = 8;
+constexpr int kManyRowsPanels = 1;  // 8 of 16 registers hold sums
 using Floats = __m256;
 using Ints = __m256i;
 using Bytes = __m256i;
@@ -156,6 +158,7 @@ inline Ints Dot32(const Bytes* w, const int8_t* a, const int32_t* sums) {
 // fused multiply-add without the instruction is a library call of some 50 ns.
 #define RAMET_UNROLL  // nothing is kept in registers here, and unrolled the file took 36 s to compile
 constexpr int kLanes = 16;
+constexpr int kManyRowsPanels = 1;
 struct Floats { float v[kLanes]; };
 struct Ints { int32_t v[kLanes]; };
 struct Bytes { uint8_t v[4 * kLanes]; };

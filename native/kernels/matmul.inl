@@ -225,10 +225,14 @@ inline Floats LoadWeights(const uint8_t* panel, int64_t index) {
 }
 
 // kPanels panels and a tile of rows, activations in f32. An element's sum is one chain of fused multiply-adds (4 cycles each),
-// so kPanels · kRows = 8 chains are needed to keep two multiply pipes busy: few rows take several panels at once.
+// so kPanels · kRows = 8 chains are needed to keep two multiply pipes busy: few rows take several panels at once. Many rows do
+// where registers allow, so that a broadcast activation serves several multiply-adds.
 template <Format kFormat, int kRows, int kPanels>
 inline void FloatTile(const MatMulArgs& args, const uint8_t* panel, int64_t row, int64_t valid, int64_t column) {
   constexpr int kStep = 2 * kPanelLayouts[static_cast<int>(kFormat)].low_bits;  // bytes of a panel for one k
+  // As in QuantTile, the row tiles share out asking for the panels that come next.
+  const int64_t tiles = (args.rows + kTileRows - 1) / kTileRows, ahead_step = kPanels * kStep / tiles;
+  const uint8_t* ahead = panel + kPanels * args.panel_bytes + row / kTileRows * ahead_step * args.k;
   const float* x[kRows];
   for (int r = 0; r < kRows; ++r) x[r] = args.x + (row + (r < valid ? r : 0)) * args.ldx;
   for (int part = 0; part < kParts; ++part) {
@@ -239,13 +243,22 @@ inline void FloatTile(const MatMulArgs& args, const uint8_t* panel, int64_t row,
       for (int r = 0; r < kRows; ++r) sums[p][r] = ZeroFloats();
     }
     for (int64_t i = 0; i < args.k; ++i) {
+      if constexpr (kRows == kTileRows) {
+        __builtin_prefetch(ahead);
+        ahead += ahead_step;
+      }
+      Floats w[kPanels];
       RAMET_UNROLL
       for (int p = 0; p < kPanels; ++p) {
         const uint8_t* weights = panel + p * args.panel_bytes;
         if constexpr (kRows <= 4 && kStep == 32) __builtin_prefetch(weights + i * kStep + kPrefetchPerStream);
-        const Floats w = LoadWeights<kFormat>(weights, i * kPanelOutputs + part * kLanes);
+        w[p] = LoadWeights<kFormat>(weights, i * kPanelOutputs + part * kLanes);
+      }
+      RAMET_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const Floats activation = Splat(x[r][i]);
         RAMET_UNROLL
-        for (int r = 0; r < kRows; ++r) sums[p][r] = MulAdd(w, Splat(x[r][i]), sums[p][r]);
+        for (int p = 0; p < kPanels; ++p) sums[p][r] = MulAdd(w[p], activation, sums[p][r]);
       }
     }
     RAMET_UNROLL
@@ -266,7 +279,8 @@ inline void FloatPanels(const MatMulArgs& args, const uint8_t* panel, int64_t co
       case 1: FloatTile<kFormat, 1, kPanels>(args, panel, row, valid, column); break;
       case 2: FloatTile<kFormat, 2, kPanels>(args, panel, row, valid, column); break;
       case 4: FloatTile<kFormat, 4, kPanels>(args, panel, row, valid, column); break;
-      default: FloatTile<kFormat, 8, 1>(args, panel, row, valid, column); break;
+      default:
+        if constexpr (kPanels <= kManyRowsPanels) FloatTile<kFormat, 8, kPanels>(args, panel, row, valid, column);
     }
   }
 }
@@ -275,12 +289,16 @@ template <Format kFormat>
 inline void FloatMatMul(const MatMulArgs& args) {
   const uint8_t* panel = args.panels;
   int64_t column = 0;
-  constexpr int kMany = 4;
-  if (args.rows <= 4) {
-    for (; column + (kMany - 1) * kPanelOutputs < args.outputs; column += kMany * kPanelOutputs) {
-      FloatPanels<kFormat, kMany>(args, panel, column);
-      panel += kMany * args.panel_bytes;
+  const auto take = [&]<int kPanels>() {
+    for (; column + (kPanels - 1) * kPanelOutputs < args.outputs; column += kPanels * kPanelOutputs) {
+      FloatPanels<kFormat, kPanels>(args, panel, column);
+      panel += kPanels * args.panel_bytes;
     }
+  };
+  if (args.rows <= 4) {
+    take.template operator()<4>();
+  } else {
+    take.template operator()<kManyRowsPanels>();
   }
   for (; column < args.outputs; column += kPanelOutputs, panel += args.panel_bytes) FloatPanels<kFormat, 1>(args, panel, column);
 }
