@@ -78,6 +78,7 @@ def launch(config: Config, origins: Mapping[str, str]) -> Running:
         vocab_size=model.config.vocab_size,
         eos_token_ids=tuple(dict.fromkeys((*tokenizer.eos_token_ids, *model.config.eos_token_ids))),
         allow_auto_truncate=settings.api.allow_auto_truncate,
+        truncate_prompt=settings.api.truncate_prompt,
     )
     frontend = Frontend(
         channel,

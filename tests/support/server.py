@@ -113,6 +113,7 @@ def make_frontend(channel: Any, config: Config, opened: OpenModel) -> Frontend:
         vocab_size=opened.config.vocab_size,
         eos_token_ids=tokenizer.eos_token_ids,
         allow_auto_truncate=config.api.allow_auto_truncate,
+        truncate_prompt=config.api.truncate_prompt,
     )
     template = load_chat_template(tokenizer)
     return Frontend(

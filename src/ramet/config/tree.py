@@ -19,6 +19,7 @@ SCHEDULE_POLICIES = ("fcfs", "lpm")
 EVICTION_POLICIES = ("lru",)
 EXECUTORS = ("native", "reference", "scripted")
 GRAMMAR_BACKENDS = ("llguidance", "none")
+TRUNCATIONS = ("left", "middle")
 POOLINGS = ("cls", "last", "mean")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -126,7 +127,14 @@ class ApiSection:
         "Where OpenAI routes take missing sampling values: the model's generation_config, or OpenAI's defaults.",
         choices=("model", "openai"),
     )
-    allow_auto_truncate: bool = option(False, "Cut prompts that are too long (at the front) instead of refusing them.")
+    allow_auto_truncate: bool = option(
+        False, "Cut prompts that are too long instead of refusing them; a header says what was cut."
+    )
+    truncate_prompt: str = option(
+        "left",
+        "What --allow-auto-truncate cuts of a prompt to go on with: its beginning, or its middle.",
+        choices=TRUNCATIONS,
+    )
     strict: bool = option(False, "Refuse unknown request fields instead of warning about them in a header.")
     enable_response_store: bool = option(False, "Keep responses of /v1/responses in memory, for later turns.")
     response_store_mb: int = option(

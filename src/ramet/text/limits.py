@@ -32,6 +32,7 @@ class Limits:
     vocab_size: int
     eos_token_ids: tuple[int, ...] = ()
     allow_auto_truncate: bool = False
+    truncate_prompt: str = "left"  # what is cut: the beginning, or the "middle"
 
     def check_ids(self, token_ids: Sequence[int], field: str) -> None:
         """Raise unless every id is in the vocabulary."""
@@ -74,8 +75,11 @@ def fit(request: GenerateRequest, prompt: list[int], limits: Limits) -> tuple[li
                 field="prompt",
             )
         reserve = max(1, min(asked or context // 2, context // 2))
-        warning = f"the first {len(prompt) - (context - reserve)} of {len(prompt)} prompt tokens were cut"
-        prompt = prompt[-(context - reserve) :]
+        head = (context - reserve) // 2 if limits.truncate_prompt == "middle" else 0
+        tail = context - reserve - head
+        what = f"tokens {head + 1} to {len(prompt) - tail}" if head else f"the first {len(prompt) - tail}"
+        warning = f"{what} of {len(prompt)} prompt tokens were cut"
+        prompt = prompt[:head] + prompt[-tail:]
     room = context - len(prompt)
     if asked is None:
         asked = room

@@ -240,7 +240,22 @@ async def test_c13_clamped_and_said_so(model: Path) -> None:
         answer = await server.client.post(GENERATE, {"text": "x" * 100, "sampling_params": {"max_new_tokens": 9}})
         assert answer.json["meta_info"]["prompt_tokens"] == 55
         assert answer.json["meta_info"]["completion_tokens"] == 9
-        assert "cut" in answer.headers["x-ramet-warning"]
+        assert "the first 45 of 100 prompt tokens were cut" in answer.headers["x-ramet-warning"]
+
+
+@pytest.mark.parametrize("path", [GENERATE, COMPLETIONS])
+async def test_c13_the_middle_of_a_prompt_is_cut_where_the_operator_chose_that(model: Path, path: str) -> None:
+    options: dict[str, Any] = {"context_length": 64, "allow_auto_truncate": True, "truncate_prompt": "middle"}
+    async with running(model, Script(tokens=toy.ids("a")), **options) as server:
+        prompt = "b" * 50 + "e" * 50
+        if path == GENERATE:
+            body = {"text": prompt, "sampling_params": {"max_new_tokens": 9}, "return_prompt_token_ids": True}
+        else:
+            body = {"prompt": prompt, "max_tokens": 9, "return_token_ids": True}
+        answer = await server.client.post(path, body)
+        shown = answer.json if path == GENERATE else answer.json["choices"][0]
+        assert bytes(shown["prompt_token_ids"]) == b"b" * 27 + b"e" * 28
+        assert "tokens 28 to 72 of 100 prompt tokens were cut" in answer.headers["x-ramet-warning"]
 
 
 async def test_chat_stream_has_the_order_of_events_that_clients_rely_on(server: Server) -> None:
