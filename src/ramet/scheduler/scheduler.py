@@ -118,7 +118,7 @@ class Scheduler:
             if not self.grammars.begin(request):
                 self.waiting.append(request)
             if spec.deadline_s is not None:
-                heapq.heappush(self._deadlines, (spec.deadline_s, request.number, request))
+                self._watch(spec.deadline_s, request)
 
     def _refusal(self, spec: EngineRequest) -> FinishReason | None:
         if spec.rid in self.live:
@@ -156,6 +156,13 @@ class Scheduler:
             if request.state is not State.FINISHED:  # named twice
                 self._end(request, FinishReason(type="abort", message=message.message))
         self._forget_finished()
+
+    def _watch(self, deadline_s: float, request: Request) -> None:
+        """Remember a deadline; those of requests that ended earlier go when they are most of what is remembered."""
+        if len(self._deadlines) > 2 * len(self.live) + 64:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].state is not State.FINISHED]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (deadline_s, request.number, request))
 
     def _expire(self) -> None:
         while self._deadlines and self._deadlines[0][0] <= self._clock():

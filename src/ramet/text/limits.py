@@ -20,6 +20,9 @@ MAX_SAMPLES = 16_384
 #: A request that may take longer (seconds, a year) has no deadline.
 MAX_TIMEOUT_S = 31_536_000
 
+#: Ids whose logprobs a request may have at every position: the answer holds ids × tokens of them.
+MAX_SCORED_IDS = 1024
+
 #: Whole numbers that a message to the engine can hold.
 _INT64 = range(-(2**63), 2**63)
 
@@ -103,6 +106,11 @@ def fit(request: GenerateRequest, prompt: list[int], limits: Limits) -> tuple[li
         raise RequestError(
             f"top_logprobs_num {request.top_logprobs_num} is more than the {limits.vocab_size} tokens there are.",
             field="top_logprobs_num",
+        )
+    if len(request.token_ids_logprob) > MAX_SCORED_IDS:
+        raise RequestError(
+            f"token_ids_logprob names {len(request.token_ids_logprob)} ids; at most {MAX_SCORED_IDS} are possible.",
+            field="token_ids_logprob",
         )
     limits.check_ids(request.token_ids_logprob, "token_ids_logprob")
     for ids in (request.allowed_ids, request.banned_ids):

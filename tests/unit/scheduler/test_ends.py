@@ -181,6 +181,13 @@ def test_a_deadline_ends_a_request_wherever_it_is() -> None:
     assert sim.finish("done").type == "length"
 
 
+def test_deadlines_of_ended_requests_are_forgotten() -> None:
+    sim = Simulation(rows=4)
+    for index in range(300):
+        sim.run(request(f"r{index}", [1], 1, deadline_s=1e9))
+    assert len(sim.scheduler._deadlines) <= 2 * 4 + 64 + 1
+
+
 def test_a_failed_step_ends_its_requests_only_and_keeps_nothing_of_them() -> None:
     sim = Simulation(chunk=8, rows=2)
     long, late = request("long", range(30), 4), request("late", range(5), 4)

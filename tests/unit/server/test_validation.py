@@ -323,3 +323,11 @@ async def test_h22_internal_fields_are_not_in_the_body(server: Server) -> None:
     assert answer.status == 200
     for name in ("namespace", "eos_token_ids", "deadline_s", "submitted"):
         assert name in answer.headers["x-ramet-warning"]
+
+
+async def test_scored_ids_are_bounded_as_the_answer_grows_with_them(server: Server) -> None:
+    refused(
+        await server.client.post(GENERATE, {"text": "tick", "return_logprob": True, "token_ids_logprob": [1] * 1025}),
+        "token_ids_logprob",
+    )
+    await alive(server)
