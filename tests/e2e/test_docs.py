@@ -6,7 +6,6 @@ leaves the model to the default, the model are filled in. The slow set runs thos
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -147,20 +146,9 @@ def python(*arguments: str, stdin: str = "") -> str:
     return done.stdout.decode(errors="replace")
 
 
-def parsers() -> Iterator[argparse.ArgumentParser]:
-    """Those of all commands, and of the commands below them."""
-    waiting = [parser_for(name) for name in COMMANDS]
-    while waiting:
-        parser = waiting.pop()
-        yield parser
-        for action in parser._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                waiting += action.choices.values()
-
-
 @pytest.mark.parametrize("page", [*PAGES, *CHORES], ids=lambda page: page.name)
 def test_flags_that_a_page_names_exist(page: Path) -> None:
-    known = {flag for parser in parsers() for flag in parser._option_string_actions} | OTHER_FLAGS
+    known = {flag for command in COMMANDS for flag in parser_for(command).flags()} | OTHER_FLAGS
     texts = [*spans(page), *(command.text for command in commands(page))]
     named = {flag for text in texts for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", text)}
     assert named - known == set()

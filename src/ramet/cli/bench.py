@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 from ramet.bench import compare as comparison
@@ -32,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     begin.add_argument("--json", action="store_true", help="a JSON line per row instead of a table")
     begin.add_argument("flags", nargs="*", metavar="FLAG", help="further flags for ramet serve, after --")
 
+    texts = kinds.add_parser("perplexity", help="perplexity of a text: what quantisation costs")
+    texts.add_argument("file", type=Path, help="UTF-8 text")
+    texts.add_argument("--window", type=int, default=1024, help="tokens; the second half of each is counted")
+    texts.add_argument("--tokens", type=int, default=20480, help="how much of the text to take")
+    texts.add_argument("--model-path", help=options()["model_path"].help)
+
     against = kinds.add_parser("compare", help="ramet and other engines in turn on the same file")
     against.add_argument(
         "--peer",
@@ -53,7 +60,9 @@ def _add_task_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return {"serve": _serve, "offline": _offline, "startup": _startup, "compare": _compare}[args.kind](args)
+    return {"serve": _serve, "offline": _offline, "startup": _startup, "compare": _compare, "perplexity": _perplexity}[
+        args.kind
+    ](args)
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -86,6 +95,16 @@ def _startup(args: argparse.Namespace) -> int:
 
     for row in startup.measure(args.flags, args.repeats):
         _show(row, args.json)
+    return 0
+
+
+def _perplexity(args: argparse.Namespace) -> int:
+    import ramet
+    from ramet.bench import perplexity
+
+    text = args.file.read_text(encoding="utf-8")
+    with ramet.Engine(model_path=args.model_path) as engine:
+        print(json.dumps(perplexity.measure(engine, text, args.window, args.tokens)), flush=True)
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ramet.cli.source import Local, Remote, Source
 from ramet.config import options
+from ramet.errors import ConfigError
 from ramet.sampling_params import parse
 
 #: Sampling parameters that have a flag: name in `/generate`, type, what it does.
@@ -46,7 +47,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     server = parser.add_argument_group("or a server that runs already")
     server.add_argument("--url", help="for example http://127.0.0.1:30000")
     server.add_argument("--api-key", help="its key")
-    server.add_argument("--model", default="default", help="model name to send")
+    server.add_argument("--model", help="model name to send; without --url the same as --model-path")
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,12 +71,18 @@ def _flag(name: str) -> str:
 @contextmanager
 def open_source(args: argparse.Namespace) -> Iterator[Source]:
     """The server at `--url`, or an engine that lives as long as the context."""
+    given = {name: value for name, value in vars(args).items() if name in ENGINE_FLAGS}
     if args.url:
-        yield Remote(args.url, api_key=args.api_key, model=args.model)
+        for name in given:
+            raise ConfigError(f"{_flag(name)} is the server's to choose; leave it out, or --url", field=name)
+        yield Remote(args.url, api_key=args.api_key, model=args.model or "default")
         return
+    if args.api_key:
+        raise ConfigError("--api-key is for a server; say which with --url", field="api_key")
+    if args.model and given.setdefault("model_path", args.model) != args.model:  # the same flag, as for `ramet serve`
+        raise ConfigError("--model and --model-path name two models; without --url they mean the same", field="model")
     import ramet
 
-    given = {name: value for name, value in vars(args).items() if name in ENGINE_FLAGS}
     waiting = "Loading the model ..."
     if sys.stderr.isatty():
         sys.stderr.write(waiting)

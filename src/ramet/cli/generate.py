@@ -32,13 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if (args.prompt is None) == (args.prompts is None):
-        raise ConfigError("give a prompt or --prompts FILE", field="prompt")
+        raise ConfigError("give a prompt, `-` for standard input, or --prompts FILE (one of them)", field="prompt")
     sampling = given_sampling(args)
     if args.prompts is not None:
         try:
             prompts = [line for line in args.prompts.read_text(encoding="utf-8").splitlines() if line]
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--prompts {args.prompts}: {error}", field="prompts") from error
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"--prompts {args.prompts}: {reason}", field="prompts") from error
         with open_source(args) as source:
             generate_all(source, prompts, sampling, sys.stdout)
         return 0

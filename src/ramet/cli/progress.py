@@ -92,15 +92,17 @@ class Progress:
                 filled = round(share * _BAR_CELLS)
                 parts.append("[" + "#" * filled + "-" * (_BAR_CELLS - filled) + "]")
             parts.append(f"{share:4.0%}")
-        parts.append(
-            self._amount(self.done) if not self.total else f"{self._amount(self.done)}/{self._amount(self.total)}"
-        )
+        parts.append(f"{self._count(self.done)}/{self._amount(self.total)}" if self.total else self._amount(self.done))
         parts.append(f"{self._amount(round(rate))}/s")
         if self.total and 0 < self.done < self.total:
             parts.append(f"{_duration((self.total - self.done) / rate)} left")
         else:
             parts.append(_duration(elapsed_s))
         return "  ".join(parts)
+
+    def _count(self, amount: int) -> str:
+        """An amount before a slash: words come once, behind it."""
+        return self._amount(amount) if self.unit == "B" else str(amount)
 
     def _amount(self, amount: int) -> str:
         if self.unit != "B":

@@ -185,12 +185,32 @@ def test_generate_from_standard_input(
     assert capsys.readouterr().out == "Zé\n"
 
 
+def test_model_without_url_is_the_model_to_load_as_for_serve(engine: type[FakeEngine]) -> None:
+    generate.run(arguments(generate, "Hello", "--model", "here"))
+    assert engine.opened == [{"model_path": "here"}]
+    with pytest.raises(ConfigError, match="name two models"):
+        generate.run(arguments(generate, "Hello", "--model", "here", "--model-path", "there"))
+
+
+@pytest.mark.parametrize(
+    "flags", [("--url", "http://host", "--threads", "2"), ("--url", "http://host", "--model-path", "x")]
+)
+def test_flags_of_an_engine_are_not_ignored_beside_a_server(flags: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="is the server's to choose"):
+        generate.run(arguments(generate, "Hello", *flags))
+
+
+def test_a_key_without_a_server_is_not_ignored(engine: type[FakeEngine]) -> None:
+    with pytest.raises(ConfigError, match="say which with --url"):
+        generate.run(arguments(generate, "Hello", "--api-key", "k"))
+
+
 def test_generate_many(engine: type[FakeEngine], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "prompts").write_text("one\n\ntwo\n")
     generate.run(arguments(generate, "--prompts", str(tmp_path / "prompts")))
     captured = capsys.readouterr()
     assert [json.loads(line)["prompt"] for line in captured.out.splitlines()] == ["one", "two"]
-    assert "2 prompts/2 prompts" in captured.err
+    assert "2/2 prompts" in captured.err
 
 
 def test_generate_many_keeps_order_and_ends_early_on_an_error() -> None:

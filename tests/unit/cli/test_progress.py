@@ -62,10 +62,10 @@ def test_a_log_gets_whole_lines_now_and_then() -> None:
             clock.now_s += 1
             progress.advance()
     assert out.getvalue().splitlines() == [
-        "Generating   25%  5 prompts/20 prompts  1 prompts/s  0:15 left",
-        "Generating   50%  10 prompts/20 prompts  1 prompts/s  0:10 left",
-        "Generating   75%  15 prompts/20 prompts  1 prompts/s  0:05 left",
-        "Generating  100%  20 prompts/20 prompts  1 prompts/s  0:20",
+        "Generating   25%  5/20 prompts  1 prompts/s  0:15 left",
+        "Generating   50%  10/20 prompts  1 prompts/s  0:10 left",
+        "Generating   75%  15/20 prompts  1 prompts/s  0:05 left",
+        "Generating  100%  20/20 prompts  1 prompts/s  0:20",
     ]
 
 
