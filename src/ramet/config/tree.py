@@ -62,7 +62,8 @@ class ModelSection:
 
     model_path: str | None = option(
         None,
-        "Local directory in Hugging Face layout, a .gguf file (the first part of a split one), or a hub id. "
+        "Directory in Hugging Face layout, .gguf file (any part of a split one), hub id (owner/name, or "
+        "owner/name/file.gguf), or package:NAME. "
         "Default: SmolLM2-135M-Instruct, fetched once.",
         aliases=("model",),
     )
