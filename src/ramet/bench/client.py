@@ -46,7 +46,8 @@ async def drive(workload: Workload, target: Target) -> tuple[float, list[Record]
     except ImportError as error:
         raise RametError("`ramet bench serve` needs aiohttp: pip install 'ramet[bench]'") from error
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
-    limits = aiohttp.TCPConnector(limit=0)
+    # A connection per request: servers close idle ones at times of their own, which would count as failures.
+    limits = aiohttp.TCPConnector(limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(total=target.timeout_s)
     records: list[Record] = []
     gate = asyncio.Semaphore(workload.concurrency)
