@@ -17,7 +17,8 @@ class Oracle:
         return list(range(len(text)))
 
     def generate(self, *, input_ids: list[list[int]], **options: Any) -> list[dict[str, Any]]:
-        assert options["return_logprob"] and options["logprob_start_len"] == 0
+        assert options["return_logprob"]
+        assert options["logprob_start_len"] == 0
         entries = [
             [(None if i == 0 else float(-token), token, None) for i, token in enumerate(ids)] for ids in input_ids
         ]
