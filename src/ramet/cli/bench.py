@@ -60,9 +60,14 @@ def _add_task_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return {"serve": _serve, "offline": _offline, "startup": _startup, "compare": _compare, "perplexity": _perplexity}[
-        args.kind
-    ](args)
+    kinds = {
+        "serve": _serve,
+        "offline": _offline,
+        "startup": _startup,
+        "perplexity": _perplexity,
+        "compare": _compare,
+    }
+    return kinds[args.kind](args)
 
 
 def _serve(args: argparse.Namespace) -> int:
