@@ -164,6 +164,10 @@ class SchedulerSection:
     schedule_conservativeness: float = option(
         1.0, "Above 1 admits fewer requests at once (fewer retractions), below 1 more.", low=0.01, high=100.0
     )
+    enable_priority_scheduling: bool = option(
+        False, "Requests of a higher `priority` go first, and running ones of a lower one give way to them."
+    )
+    schedule_low_priority_values_first: bool = option(False, "Lower numbers are the higher priority.")
     grammar_backend: str = option("llguidance", "What enforces grammars; none: refuse them.", choices=GRAMMAR_BACKENDS)
     grammar_compile_timeout: float = option(
         30.0, "Seconds after which a request whose grammar is not compiled yet is refused.", low=0.01

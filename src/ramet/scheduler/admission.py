@@ -148,3 +148,10 @@ def try_admit(request: Request, cache: KvCache, ratio: NewTokenRatio, growth: in
     tokens = len(request.tokens)
     own = cache.pages_for(tokens + max(ratio.expected_tokens(request) - 1, 0)) - cache.pages_for(tokens)
     return cache.acquire(request.spec.namespace, request.tokens, request.reuse_limit(), growth + own)
+
+
+def has_room(request: Request, running: Iterable[Request], cache: KvCache, ratio: NewTokenRatio) -> bool:
+    """Whether a waiting request would find a row, and pages even if the cache had nothing for it."""
+    tokens = len(request.tokens) + max(ratio.expected_tokens(request) - 1, 0)
+    needed = cache.pages_for(tokens) + growth_pages(running, cache, ratio)
+    return cache.free_rows > 0 and cache.available_pages >= needed

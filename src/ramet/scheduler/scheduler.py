@@ -12,6 +12,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ramet.cache.lease import KvCache
@@ -22,12 +23,12 @@ from ramet.errors import ExecutorError, RequestError
 from ramet.executor.base import NO_TOKEN, Executor, StepOutput
 from ramet.observability.records import Recorder, StepRecord
 from ramet.scheduler import state
-from ramet.scheduler.admission import Capacity, NewTokenRatio, growth_pages, try_admit
+from ramet.scheduler.admission import Capacity, NewTokenRatio, growth_pages, has_room, try_admit
 from ramet.scheduler.finish import NOT_FINITE, append_token, held_bytes, nothing_drawn, vector_bytes
 from ramet.scheduler.grammars import Grammars
 from ramet.scheduler.logprobs import add_scored, drawn_logprob
 from ramet.scheduler.policy import POLICIES
-from ramet.scheduler.retract import make_room, victim
+from ramet.scheduler.retract import make_room, preempt, ranking, victim
 from ramet.scheduler.rules import TokenRules
 from ramet.scheduler.state import Request, State
 from ramet.scheduler.step import Chunk, Flight, build_batch
@@ -68,6 +69,7 @@ class Scheduler:
             executor.layout, executor.vocab_size, embeds=executor.embedding_size > 0, whole_tokens=whole_tokens
         )
         self._order = POLICIES[config.schedule_policy]
+        self._rank = ranking(config)
         self._ratio = NewTokenRatio(config.schedule_conservativeness)
         self._clock = clock
         self._flights: deque[Flight] = deque()
@@ -216,7 +218,10 @@ class Scheduler:
             # Only who has drawn on past the end of its prefill: else a lone request might never keep a token.
             able = [request for request in self.decoding if request.computed > len(request.tokens)]
             if able:
-                self._retract(victim(able))
+                self._retract(victim(able, self._rank))
+        if self.config.enable_priority_scheduling and self.waiting:
+            room = partial(has_room, cache=self.cache, ratio=self._ratio)
+            preempt(self._queue()[0], self._running, self._rank, room, self._retract)
         decodes = self._decodes()
         # Prefill gets a quarter of the budget even beside many decodes, or a full house would lock newcomers out.
         budget = max(self._budget - len(decodes), self._budget // 4, 1)
@@ -237,18 +242,25 @@ class Scheduler:
             for request in self.decoding
             if request.remaining > request.pending and not (request.mask is not None and request.pending)
         ]
-        stuck = make_room(ready, self.decoding + self.prefilling, self._retract)
+        stuck = make_room(ready, self._running(), self._rank, self._retract)
         if stuck is not None:
             self._end(stuck, self._out_of_memory(stuck))
             self._forget_finished()
         return [request for request in ready if request.state is State.DECODING]
 
+    def _running(self) -> list[Request]:
+        """Requests that hold memory."""
+        return self.decoding + self.prefilling
+
+    def _queue(self) -> Sequence[Request]:
+        """The waiting requests in the order in which they are tried: by rank, then as the policy says."""
+        return sorted(self._order(self.waiting, self.cache), key=self._rank)
+
     def _admit(self, budget: int) -> list[Chunk]:
         """First chunks of waiting requests, in the policy's order, up to the first that does not fit."""
         chunks: list[Chunk] = []
-        running = self.decoding + self.prefilling
-        growth = growth_pages(running, self.cache, self._ratio)
-        for request in self._order(self.waiting, self.cache):
+        growth = growth_pages(self._running(), self.cache, self._ratio)
+        for request in self._queue():
             if not budget or not self.cache.free_rows:
                 break
             if self.executor.whole_rows and len(request.tokens) > budget:
@@ -273,7 +285,7 @@ class Scheduler:
         state.retract(request)
         insort(self.waiting, request, key=lambda waiting: waiting.number)
         self.recorder.totals.retractions += 1
-        self._ratio.retracted(self.decoding + self.prefilling)
+        self._ratio.retracted(self._running())
 
     # -- launch -------------------------------------------------------------------------------------------------------
 

@@ -116,7 +116,7 @@ def test_retraction_takes_who_loses_least() -> None:
         return made
 
     requests = [with_outputs(0, 5, 3), with_outputs(1, 5, 1), with_outputs(2, 9, 1), with_outputs(3, 9, 1)]
-    assert [victim(requests[:count]).number for count in (1, 2, 3, 4)] == [0, 1, 2, 3]
+    assert [victim(requests[:count], lambda request: 0).number for count in (1, 2, 3, 4)] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7])
