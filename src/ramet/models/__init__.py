@@ -13,7 +13,7 @@ from ramet.models.pooling import Pooling
 from ramet.plan.builder import PlanBuilder
 from ramet.plan.plan import Plan
 
-__all__ = ["ModelConfig", "architectures", "build_plan"]
+__all__ = ["ModelConfig", "architectures", "build_plan", "require_architecture"]
 
 #: Files here that are not architectures.
 _HELPERS = frozenset({"blocks", "config", "embed", "encoder", "from_gguf", "from_hf", "keys", "pooling", "rope"})
@@ -24,15 +24,20 @@ def architectures() -> tuple[str, ...]:
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _HELPERS))
 
 
+def require_architecture(model_type: str) -> None:
+    """Raises `CheckpointError` that lists those that exist, if there is no such architecture."""
+    if model_type not in architectures():
+        names = ", ".join(architectures())
+        raise CheckpointError(f"unknown architecture {model_type!r}; there are {names}", field="model_type")
+
+
 def build_plan(cfg: ModelConfig | EncoderConfig, pooling: Pooling | None = None) -> Plan:
     """The verified plan of this model: `text`, or `embed` where `pooling` says how a prompt becomes a vector.
 
     Raises:
         CheckpointError: no such architecture; lists those that exist.
     """
-    if cfg.model_type not in architectures():
-        names = ", ".join(architectures())
-        raise CheckpointError(f"unknown architecture {cfg.model_type!r}; there are {names}", field="model_type")
+    require_architecture(cfg.model_type)
     architecture = importlib.import_module(f"{__name__}.{cfg.model_type}")
     builder = PlanBuilder("text" if pooling is None else "embed")
     if pooling is not None:

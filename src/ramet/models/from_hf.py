@@ -52,8 +52,11 @@ ROPE_KEYS: Mapping[str, frozenset[str]] = {
 
 def read_hf_config(config: Mapping[str, Any]) -> ModelConfig:
     """See `ModelConfig.from_hf`."""
+    from ramet.models import require_architecture  # which imports encoders, and they this file
+
     config = _text_part(config)
     model_type = Keys(config, SOURCE).text("model_type")
+    require_architecture(model_type)  # first: others spell their keys otherwise, and would seem to lack them
     given = {key: value for key, value in config.items() if value is not None}
     keys = Keys({**DEFAULTS.get(model_type, {}), **given}, SOURCE)
     if "quantization_config" in keys:

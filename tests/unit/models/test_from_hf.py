@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -183,11 +184,11 @@ def test_bad_config_names_the_key(change: dict[str, Any], complaint: str) -> Non
 
 
 def test_unknown_architecture_lists_what_exists() -> None:
-    cfg = ModelConfig.from_hf({**LLAMA, "model_type": "mamba"})
+    cfg = dataclasses.replace(ModelConfig.from_hf(LLAMA), model_type="mamba")
     with pytest.raises(CheckpointError, match="unknown architecture 'mamba'; there are bert, gemma3_text, llama"):
         build_plan(cfg)
     with pytest.raises(CheckpointError, match="unknown architecture 'blocks'"):
-        build_plan(ModelConfig.from_hf({**LLAMA, "model_type": "blocks"}))
+        ModelConfig.from_hf({**LLAMA, "model_type": "blocks"})
     encoders = {"bert", "roberta", "xlm_roberta"}
     assert set(architectures()) == {"gemma3_text", "llama", "mistral", "qwen2", "qwen3"} | encoders
 
@@ -201,3 +202,8 @@ def test_options_reach_the_plan() -> None:
     assert plan.ops[-1].kind == "soft_cap"
     tied = build_plan(ModelConfig.from_hf({**LLAMA, "tie_word_embeddings": True}))
     assert "lm_head" not in {weight.name for weight in tied.weights}
+
+
+def test_another_architecture_is_named_before_keys_that_it_spells_otherwise() -> None:
+    with pytest.raises(CheckpointError, match="unknown architecture 'gpt2'"):
+        ModelConfig.from_hf({"model_type": "gpt2", "n_layer": 12, "n_embd": 768})
