@@ -43,7 +43,6 @@ OTHER_FLAGS = {"--all", "--sanitize", "--python_out", "--grpc_python_out", "--ve
 
 CHECKPOINTS = ROOT / "tests" / "reference" / "checkpoints"
 TINY = str(CHECKPOINTS / "llama")
-#: A document's file that stands for any model of the reader's.
 TINY_FILE = str(CHECKPOINTS / "llama-q8_0.gguf")
 DOCUMENTED_URL = "http://127.0.0.1:30000"
 
@@ -52,7 +51,7 @@ CURLS = [command for command in ALL if command.text.startswith("curl ")]
 SCRIPTS = [command for command in ALL if command.language == "python"]
 RAMETS = [command for command in ALL if command.text.startswith("ramet ")]
 DEFAULT_MODEL = [
-    *(command for command in RAMETS if "--model-path" not in command.text and command.text != "ramet doctor"),
+    *(command for command in RAMETS if not re.search(r"--model-path|--prompts|doctor", command.text)),
     *(command for command in SCRIPTS if "ramet.Engine()" in command.text),
 ]
 
@@ -109,9 +108,12 @@ def test_python(command: Command, server: str) -> None:
 
 
 @pytest.mark.parametrize("command", RAMETS, ids=str)
-def test_ramet(command: Command) -> None:
-    words = [TINY_FILE if word == "model.gguf" else word for word in shlex.split(command.text)[1:]]
-    if command in DEFAULT_MODEL:
+def test_ramet(command: Command, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("The sun\nThe moon\n", encoding="utf-8")
+    files = {"model.gguf": TINY_FILE, "prompts.txt": str(prompts)}  # the reader's own
+    words = [files.get(word, word) for word in shlex.split(command.text)[1:]]
+    if "--model-path" not in words and words[0] != "doctor":
         words += ["--model-path", TINY]
     ramet(*words)
 
