@@ -194,6 +194,18 @@ async def test_a_schema_for_the_text(server: Server) -> None:
         assert json.loads(answer.json["content"][0]["text"])["n"] in (1, 2)
 
 
+async def test_thinking_is_closed_when_its_budget_is_spent(chat_model: Path) -> None:
+    script = Script(tokens=[*map(ord, "<think>"), *[ord("a")] * 1500])
+    async with running(chat_model, script, reasoning_parser="qwen3", max_total_tokens=8192) as server:
+        thinking = {"type": "enabled", "budget_tokens": 1024}
+        body = {**ASK, "max_tokens": 1100, "thinking": thinking}
+        answer = await server.client.post(MESSAGES, body)
+        thought, text = answer.json["content"]
+        assert thought["thinking"] == "a" * 1024
+        assert text["text"].startswith("aaa")
+        assert "x-ramet-warning" not in answer.headers
+
+
 async def test_count_tokens_counts_what_is_generated_from(server: Server) -> None:
     body = {
         "model": "m",

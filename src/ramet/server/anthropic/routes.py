@@ -47,12 +47,16 @@ class Messages:
         body, unknown = self._body.decode(raw)
         warnings: list[str] = []
         note_unknown(unknown, warnings, strict=context.api.strict, not_yet=NOT_YET, harmless=HARMLESS)
-        if (body.thinking or {}).get("type") == "enabled":
-            warnings.append("thinking.budget_tokens is not enforced")
+        thinking = body.thinking or {}
+        budget = thinking.get("budget_tokens") if thinking.get("type") == "enabled" else None
+        if budget is not None and frontend.formats.reasoning is None:
+            warnings.append("thinking.budget_tokens is not enforced: the server has no --reasoning-parser")
+            budget = None
         params = read_sampling(body, context.sampling_defaults())
         chat = await frontend.prepare_chat(chat_spec(body, len(raw)))
         self._refuse_too_long(chat, frontend)
-        generation = await frontend.generate([chat_request(chat, params, NAMES)], stream=bool(body.stream))
+        wish = chat_request(chat, params, NAMES, thinking_tokens=budget)
+        generation = await frontend.generate([wish], stream=bool(body.stream))
         answer = _Answer(body, generation, cache_report=context.api.enable_cache_report)
         headers = {
             **(warning_headers([*warnings, *chat.warnings, *generation.warnings]) or {}),
