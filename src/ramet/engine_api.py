@@ -83,16 +83,21 @@ class Engine:
         cache_salt: str | Sequence[str | None] | None = None,
         custom_logit_processor: str | Sequence[str | None] | None = None,
         return_prompt_token_ids: bool = False,
+        progress: bool = False,
     ) -> Any:
         """Continue prompts. One prompt gives a dict, a list gives a list; with `stream` an iterator of dicts, each with
         everything so far (several prompts or samples: with `index`).
 
+        `progress` draws a bar of finished answers on standard error.
+
         Raises `RequestError` for what the model cannot do, before anything runs.
         """
-        body = _request(locals())
+        body = _request({name: value for name, value in locals().items() if name != "progress"})
+        if stream and progress:
+            raise RequestError("progress is for whole answers; a stream shows its own.", field="progress")
         if stream:
             return self._iterate(lambda: self._start(body))
-        return self._run(self._whole(lambda: self._start(body)))
+        return self._run(self._whole(lambda: self._start(body), progress=progress))
 
     async def async_generate(
         self,
@@ -249,10 +254,16 @@ class Engine:
         )
         return generation, answer
 
-    async def _whole(self, start: Starter) -> Any:
+    async def _whole(self, start: Starter, *, progress: bool = False) -> Any:
         generation, answer = await start()
         try:
-            await generation.wait()
+            if progress:
+                from ramet.cli.progress import Progress
+
+                with Progress("Generating", total=len(generation.choices), unit="answers") as bar:
+                    await generation.wait(bar.advance)
+            else:
+                await generation.wait()
         finally:
             generation.close()
         return answer.whole(generation.choices)

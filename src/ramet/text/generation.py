@@ -253,12 +253,17 @@ class Generation:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    async def wait(self) -> None:
-        """Read everything; the totals are then in `choices`. Raises what ended a choice by an error."""
+    async def wait(self, finished: Callable[[], None] | None = None) -> None:
+        """Read everything; the totals are then in `choices`. Raises what ended a choice by an error.
+
+        `finished` is called after each choice that has ended well.
+        """
         async for chunk in self:
             error = abort_error(chunk.finish)
             if error is not None:
                 raise error
+            if finished is not None and chunk.finish is not None:
+                finished()
 
     def close(self) -> None:
         """End what still runs, at once."""

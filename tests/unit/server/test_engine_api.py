@@ -38,6 +38,18 @@ def test_one_prompt_gives_a_dict_and_a_list_a_list(engine: ramet.Engine) -> None
     assert [answer["text"] for answer in each] == ["Hi", "Hi there"]
 
 
+def test_progress_is_a_bar_of_finished_answers_when_asked(
+    engine: ramet.Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = engine.generate(["a", "b"], {"n": 2, "max_new_tokens": 1}, progress=True)
+    assert [answer["text"] for answer in answers] == ["Hi"] * 4
+    assert capsys.readouterr().err.startswith("Generating  100%  4/4 answers")
+    engine.generate(["a", "b"], {"max_new_tokens": 1})
+    assert capsys.readouterr().err == ""
+    with pytest.raises(RequestError, match="progress is for whole answers"):
+        engine.generate("a", stream=True, progress=True)
+
+
 def test_params_may_be_an_object(engine: ramet.Engine) -> None:
     assert engine.generate("go", ramet.SamplingParams(max_new_tokens=2))["text"] == "Hi there"
     assert engine.generate("go", ramet.SamplingParams(stop=(" there",)))["text"] == "Hi"
