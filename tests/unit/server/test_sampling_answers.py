@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ ROUTES = (GENERATE, COMPLETIONS, CHAT)
 def body(path: str, new: int, **fields: Any) -> dict[str, Any]:
     """The same wish in each dialect."""
     if path == GENERATE:
-        beside = {name: fields.pop(name) for name in ("custom_logit_processor", "timeout_s") if name in fields}
+        beside: dict[str, Any] = {
+            name: fields.pop(name) for name in ("custom_logit_processor", "timeout_s") if name in fields
+        }
         return {"text": "go", "sampling_params": {"max_new_tokens": new, **fields}, **beside}
     prompt = {"messages": [{"role": "user", "content": "go"}]} if path == CHAT else {"prompt": "go"}
     return {**prompt, "max_tokens": new, **fields}
@@ -110,6 +113,36 @@ async def test_a_deadline_ends_the_request_and_frees_its_memory(model: Path, pat
         assert b"deadline" in answer.body
         await server.idle()
         assert shown(path, await server.client.post(path, body(path, 2, timeout_s=60)))[0] == "aa"
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_a13_the_configs_ends_are_held_back_where_the_tokenizer_has_none(tmp_path: Path, path: str) -> None:
+    model = toy.write(tmp_path / "model", eos_token_id=[7, 9])
+    settings = {"bos_token": "<bos>", "chat_template": toy.TEMPLATE}
+    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    for end in (7, 9):
+        async with running(model, Script(tokens=[end])) as server:
+            name = "min_new_tokens" if path == GENERATE else "min_tokens"
+            answer = await server.client.post(path, body(path, 9, **{name: 4}))
+            assert shown(path, answer)[1] == end
+            usage = answer.json["meta_info"] if path == GENERATE else answer.json["usage"]
+            assert usage["completion_tokens"] == 5
+            if path == GENERATE:
+                assert not {7, 9} & set(answer.json["output_ids"][:4])
+
+
+async def test_m01_hits_are_counted_and_not_only_shown_for_the_last_batch(model: Path) -> None:
+    async with running(model, Script(tokens=toy.ids("a"))) as server:
+        wish = {"text": "a prompt of some tokens", "sampling_params": {"max_new_tokens": 1}}
+        found = [
+            (await server.client.post(GENERATE, one)).json["meta_info"]
+            for one in (wish, wish, wish, {**wish, "text": "no"})
+        ]
+        assert [meta["cached_tokens"] > 0 for meta in found] == [False, True, True, False]
+        text = (await server.client.get("/metrics")).body.decode()
+        for name, key in (("cached_tokens", "cached_tokens"), ("prompt_tokens", "prompt_tokens")):
+            total = float(sum(meta[key] for meta in found))
+            assert f'sglang:{name}_total{{model_name="toy"}} {total}\n' in text
 
 
 async def test_a_request_has_its_own_stream_interval(model: Path) -> None:
