@@ -178,7 +178,10 @@ async def _ramet_error(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return http_error_response(error.status_code, str(error.detail), request.url.path)
+    message, path = str(error.detail), request.url.path
+    if message in ("Not Found", "Method Not Allowed"):  # the router's own words; ours say what was asked for
+        message = f"There is no route {request.method} {path}; /openapi.json lists what there is."
+    return http_error_response(error.status_code, message, path)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

@@ -290,8 +290,8 @@ async def test_a_body_beyond_the_limit_is_refused(model: Path) -> None:
 
 
 async def test_errors_of_the_http_layer_are_json(server: Server) -> None:
-    refused(await server.client.get("/nope"), status=404)
-    refused(await server.client.get(COMPLETIONS), status=405)
+    refused(await server.client.get("/nope"), "GET /nope", status=404)
+    refused(await server.client.get(COMPLETIONS), f"GET {COMPLETIONS}", status=405)
 
 
 async def test_too_long_requests_state_the_numbers(server: Server) -> None:
