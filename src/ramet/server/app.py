@@ -62,9 +62,8 @@ def create_app(context: Context, *, metrics: bool = True) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)
     app.add_middleware(Auth, api_key=context.server.api_key, admin_api_key=context.server.admin_api_key)
-    app.add_middleware(
-        CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"], allow_credentials=True
-    )
+    # Without credentials: keys travel in headers that a page must know, never in cookies.
+    app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
     return app
 
 
