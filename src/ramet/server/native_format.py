@@ -11,6 +11,7 @@ import msgspec
 from ramet import sampling_params
 from ramet.errors import RequestError
 from ramet.server.errors import BodyTypeError, type_error
+from ramet.server.sampling_fields import SamplingFields
 from ramet.text.generation import Choice, Chunk, GenerateRequest
 from ramet.text.processors import check_budget, read_processor
 from ramet.text.surrogates import refuse_unpaired
@@ -53,33 +54,13 @@ NOT_YET = frozenset(
 )
 
 
-class SamplingTypes(msgspec.Struct, kw_only=True):
-    """JSON types of `sampling_params`; ranges are checked by `ramet.sampling_params`. Null means the default."""
+class SamplingTypes(SamplingFields, kw_only=True):
+    """JSON types of `sampling_params`."""
 
     max_new_tokens: int | None = None
     min_new_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
     sampling_seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    stop_regex: str | list[str] | None = None
-    ignore_eos: bool | None = None
-    no_stop_trim: bool | None = None
-    skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
-    n: int | None = None
-    json_schema: str | None = None
-    regex: str | None = None
-    ebnf: str | None = None
     structural_tag: str | None = None
-    custom_params: dict[str, Any] | None = None
     stream_interval: int | None = None
 
 

@@ -12,6 +12,7 @@ from ramet import sampling_params
 from ramet.errors import RametError, RequestAborted, RequestError
 from ramet.server.errors import openai_object
 from ramet.server.native_format import namespace
+from ramet.server.sampling_fields import SamplingFields
 from ramet.text.generation import Chunk, GenerateRequest, abort_error
 from ramet.text.processors import check_budget, read_processor
 from ramet.types import SamplingParams, Usage
@@ -47,32 +48,13 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     continuous_usage_stats: bool | None = None
 
 
-class SharedFields(msgspec.Struct, kw_only=True):
+class SharedFields(SamplingFields, kw_only=True):
     """Fields with the same meaning on both routes. Null means the default."""
 
     model: str | None = None
-    n: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
     seed: int | None = None
     min_tokens: int | None = None
     max_tokens: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    stop_regex: str | list[str] | None = None
-    no_stop_trim: bool | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
-    json_schema: str | None = None
-    regex: str | None = None
-    ebnf: str | None = None
     response_format: dict[str, Any] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -82,17 +64,13 @@ class SharedFields(msgspec.Struct, kw_only=True):
     priority: int | None = None
     return_token_ids: bool | None = None
     custom_logit_processor: str | None = None
-    custom_params: dict[str, Any] | None = None
     max_thinking_tokens: int | None = None
     timeout_s: float | None = None  # ramet's own: from arrival to a 503
     explain: bool | None = None
 
 
-_SAMPLING = (
-    "n temperature top_p top_k min_p frequency_penalty presence_penalty repetition_penalty logit_bias seed min_tokens "
-    "stop stop_token_ids stop_regex no_stop_trim ignore_eos skip_special_tokens "
-    "spaces_between_special_tokens json_schema regex ebnf"
-).split()
+#: `SamplingFields` and OpenAI's own names, but for what is no property of the distribution.
+_SAMPLING = (*(name for name in SamplingFields.__struct_fields__ if name != "custom_params"), "seed", "min_tokens")
 
 
 def read_sampling(
