@@ -108,10 +108,10 @@ async def test_a_message_that_cannot_be_read_ends_the_channel() -> None:
         text.start_reading(lambda: None)
         engine._answers.send(b"\xc1")
         message = await asyncio.wait_for(text.receive(), 5)
+        text.close()  # waits for the reader, whose exception the hook is there for
+    engine.close()
     assert isinstance(message, Dead)
     assert "cannot be read" in message.reason
-    text.close()
-    engine.close()
 
 
 def test_what_loading_raises_is_raised_by_start(model: Path) -> None:
