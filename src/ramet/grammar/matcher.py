@@ -104,28 +104,3 @@ class Matcher:
         if count > ruled:
             del self._free[len(self._free) - (count - ruled) :]
             self._waits = True
-
-    def forced_tokens(self, limit: int) -> list[int]:
-        """Tokens that come next whatever the model says: those where the mask leaves one, at most `limit`."""
-        forced: list[int] = []
-        row = self._tokens.row()
-        while len(forced) < limit and not self._waits and not self.stopped:
-            if not self.fill_mask(row) or (token := _only(row)) is None or not self.accept(token):
-                break
-            forced.append(token)
-        if forced:
-            self.rollback(len(forced))
-        return forced
-
-    def forced_text(self) -> bytes:
-        """Bytes that come next whatever the model says, however it cuts them into tokens."""
-        return b"" if self._waits else bytes(self._matcher.compute_ff_bytes())
-
-
-def _only(row: U32) -> int | None:
-    """The one bit that is set, or None."""
-    words = np.flatnonzero(row)
-    if len(words) != 1:
-        return None
-    word = int(row[words[0]])
-    return None if word & (word - 1) else int(words[0]) * 32 + word.bit_length() - 1

@@ -100,16 +100,6 @@ def test_f23_a_state_without_an_exit_says_so(compiled: Compile) -> None:
     assert not matcher.accept(ord("a"))
 
 
-def test_forced_tokens_are_those_where_the_mask_leaves_one(compiled: Compile) -> None:
-    matcher = compiled("regex", "xyz(p|q)ab").matcher()
-    assert bytes(matcher.forced_tokens(9)) == b"xyz"
-    assert bytes(matcher.forced_tokens(2)) == b"xy"
-    assert matcher.forced_text() == b"xyz"
-    feed(matcher, "xyzp")  # looking ahead has changed nothing
-    assert matcher.forced_tokens(9) == []  # "a" or either "ab"
-    assert matcher.forced_text() == b"ab"
-
-
 def test_e07_the_grammar_waits_for_the_end_of_thinking(compiled: Compile) -> None:
     end = list(b"</t>")
     matcher = compiled("regex", r"^\d{3}$").matcher(start_after=end)
@@ -118,7 +108,6 @@ def test_e07_the_grammar_waits_for_the_end_of_thinking(compiled: Compile) -> Non
     assert UNUSED in allowed(matcher)
     assert EOS not in allowed(matcher)  # an answer must follow
     assert not matcher.accepting
-    assert matcher.forced_tokens(5) == []
     feed(matcher, "t>")
     assert allowed(matcher) <= set(range(256)) | {270}
     assert ord("a") not in allowed(matcher)
